@@ -1,0 +1,35 @@
+"""Learned environments for reinforcement learning: `import dreamenvs`, then `gymnasium.make` a dream by its id."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dreamenvs.envs.library import DreamNotFoundError, locate
+from dreamenvs.envs.registration import register, register_all
+
+if TYPE_CHECKING:
+    from dreamenvs.checkpoint import CheckpointError as CheckpointError
+    from dreamenvs.checkpoint import save_checkpoint as save
+    from dreamenvs.envs.loading import load as load
+    from dreamenvs.envs.real import make_real as make_real
+
+__version__ = "0.1.0"
+__all__ = ["CheckpointError", "DreamNotFoundError", "load", "locate", "make_real", "register", "save"]
+
+register_all()
+
+_HOMES = {
+    "CheckpointError": ("dreamenvs.checkpoint", "CheckpointError"),
+    "load": ("dreamenvs.envs.loading", "load"),
+    "make_real": ("dreamenvs.envs.real", "make_real"),
+    "save": ("dreamenvs.checkpoint", "save_checkpoint"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Everything that needs torch is imported when it is first asked for.
+    if name in _HOMES:
+        module, attribute = _HOMES[name]
+        return getattr(import_module(module), attribute)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,49 @@
+"""The ids of every family on every world of the papers. Entry points are strings, so registering imports no torch."""
+
+from __future__ import annotations
+
+import os
+
+import gymnasium as gym
+
+from dreamenvs.envs.catalog import WORLDS, names
+from dreamenvs.envs.library import NAMESPACE, is_checkpoint, locate
+
+def register_all() -> None:
+    """Register the papers' families on the papers' worlds; called once by `import dreamenvs`."""
+    for name in names():
+        _register(NAMESPACE + name, name)
+    for world in WORLDS:
+        _register(f"DreamEnv-{world}-v0", f"DreamEnv-{world}-v0")
+
+
+def register(path: str | os.PathLike[str], id: str | None = None) -> str:  # noqa: A002 (Gymnasium's own word)
+    """Give a checkpoint directory an environment id, and return the id.
+
+    By default the id is the one of its family and world, such as `dreamenvs/STEPVQ-Pong-v0`, which then means this
+    checkpoint until the process ends.
+
+    >>> import dreamenvs
+    >>> dreamenvs.register(dreamenvs.locate("dreamenvs/STEPVQ-Pong-v0"), id="my/Pong-v0")
+    'my/Pong-v0'
+    """
+    directory = locate(path).resolve()
+    if not is_checkpoint(directory):
+        raise FileNotFoundError(f"{directory} holds no dream: it has no manifest.json")
+    if id is None:
+        from dreamenvs.checkpoint import read_identity
+
+        family, world = read_identity(directory)
+        id = f"{NAMESPACE}{family}-{world}-v0"  # noqa: A001
+    gym.registry.pop(id, None)
+    _register(id, str(directory))
+    return id
+
+
+def _register(id: str, checkpoint: str) -> None:  # noqa: A002
+    gym.register(
+        id,
+        entry_point="dreamenvs.envs.single:DreamEnv",
+        vector_entry_point="dreamenvs.envs.vector:DreamVectorEnv",
+        kwargs={"checkpoint": checkpoint},
+    )

@@ -1,0 +1,103 @@
+"""Pictures of what a model sees: appendix G of the STEP-VQ paper, and PNG files without another package."""
+
+from __future__ import annotations
+
+import colorsys
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dreamenvs.protocols import Tokenizer
+
+Image = NDArray[np.uint8]  # (H, W, 3)
+_RED = np.array([255, 0, 0], dtype=np.float32)
+
+
+class GridTokenizer(Tokenizer, Protocol):
+    """A tokenizer whose tokens lie on a grid over the frame."""
+
+    @property
+    def grid(self) -> tuple[int, int]: ...
+
+
+@torch.no_grad()
+def code_figure(tokenizer: GridTokenizer, frames: Tensor, scale: int = 2, gap: int = 4) -> Image:
+    """The paper's figures 7 to 10 for frames (T, C, H, W) uint8 in temporal order.
+
+    Rows, from the top: the frames; their codes, one colour a code; in red over grey, the patches whose code differs
+    from the frame before; the frames as the decoder gives them back.
+    """
+    if frames.dim() != 4 or frames.dtype != torch.uint8:
+        raise ValueError(f"code_figure takes frames (T, C, H, W) of uint8, not {tuple(frames.shape)} of {frames.dtype}")
+    tokens = tokenizer.encode(frames)
+    pixels = tokenizer.decode(tokenizer.embed(tokens))
+    restored = (pixels * 255).round().clamp(0, 255).to(torch.uint8)
+    height, width = frames.shape[2:]
+    grid = tokens.unflatten(1, tokenizer.grid).cpu().numpy()
+    codes = palette(tokenizer.vocabulary)[grid]
+    changed = np.zeros(grid.shape, dtype=bool)
+    changed[1:] = grid[1:] != grid[:-1]
+    originals = _colour(frames)
+    rows = [originals, _enlarge(codes, height, width), _mark(originals, changed), _colour(restored)]
+    return mosaic([np.repeat(np.repeat(row, scale, axis=1), scale, axis=2) for row in rows], gap)
+
+
+def palette(count: int) -> Image:
+    """`count` distinct colours (count, 3); neighbouring numbers get unlike hues, by the golden ratio."""
+    colours = [colorsys.hsv_to_rgb(0.618033988749895 * i % 1.0, 0.55 + 0.4 * (i % 2), 0.95 - 0.25 * (i % 3)) for i in range(count)]
+    return (np.array(colours) * 255).astype(np.uint8)
+
+
+def mosaic(rows: Sequence[NDArray[np.uint8]], gap: int = 4) -> Image:
+    """One white-gapped picture from rows of images, each (N, H, W, 3)."""
+    count, height, width, _ = rows[0].shape
+    picture = np.full((len(rows) * (height + gap) + gap, count * (width + gap) + gap, 3), 255, dtype=np.uint8)
+    for i, row in enumerate(rows):
+        for j, image in enumerate(row):
+            top, left = gap + i * (height + gap), gap + j * (width + gap)
+            picture[top : top + height, left : left + width] = image
+    return picture
+
+
+def write_png(path: str | os.PathLike[str], image: Image) -> Path:
+    """Write an H×W×3 uint8 image as a PNG file."""
+    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+        raise ValueError(f"a picture is H×W×3 uint8, not {image.shape} of {image.dtype}")
+    height, width, _ = image.shape
+    lines = np.zeros((height, 1 + width * 3), dtype=np.uint8)  # each line begins with its filter, 0 for none
+    lines[:, 1:] = image.reshape(height, width * 3)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")]
+    with open(path, "wb") as file:
+        file.write(b"\x89PNG\r\n\x1a\n")
+        for name, data in chunks:
+            file.write(struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)))
+    return Path(path)
+
+
+def _colour(frames: Tensor) -> NDArray[np.uint8]:
+    """(T, H, W, 3): RGB as it is, the mean of any other number of channels as grey."""
+    images = frames.permute(0, 2, 3, 1).cpu().numpy()
+    if images.shape[-1] != 3:
+        images = np.repeat(images.mean(-1, keepdims=True), 3, axis=-1)
+    return images.astype(np.uint8)
+
+
+def _enlarge(cells: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    rows, columns = cells.shape[1:3]
+    return np.repeat(np.repeat(cells, height // rows, axis=1), width // columns, axis=2)
+
+
+def _mark(images: NDArray[np.uint8], changed: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    height, width = images.shape[1:3]
+    grey = np.repeat(images.mean(-1, keepdims=True), 3, axis=-1)
+    mask = _enlarge(changed[..., None].astype(np.uint8), height, width).astype(bool)
+    return np.where(mask, 0.4 * grey + 0.6 * _RED, grey).astype(np.uint8)

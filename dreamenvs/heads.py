@@ -1,0 +1,76 @@
+"""Reward and termination, read from the hidden vector (STEP-VQ, table 12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dreamenvs.nn.distributions import BINS, masked_mean, two_hot_loss, two_hot_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """Layers of linear, RMSNorm and SiLU before the output."""
+
+    units: int = 256
+    layers: int = 1
+
+
+def _trunk(config: HeadConfig, width: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for _ in range(config.layers):
+        layers += [nn.Linear(width, config.units), nn.RMSNorm(config.units), nn.SiLU()]
+        width = config.units
+    return nn.Sequential(*layers)
+
+
+def _output(config: HeadConfig, width: int, outputs: int) -> nn.Linear:
+    """The last layer, at zero: an untrained head says reward 0 and even odds rather than something at random."""
+    output = nn.Linear(config.units if config.layers else width, outputs)
+    nn.init.zeros_(output.weight)
+    nn.init.zeros_(output.bias)
+    return output
+
+
+class RewardHead(nn.Module):
+    """Rewards (…) of hidden (…, D), as a two-hot distribution in symlog space."""
+
+    def __init__(self, config: HeadConfig, width: int) -> None:
+        super().__init__()
+        self.trunk = _trunk(config, width)
+        self.output = _output(config, width, BINS)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits (…, 255) of the bins."""
+        logits: Tensor = self.output(self.trunk(hidden))
+        return logits.float()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return two_hot_mean(self.logits(hidden))
+
+    def loss(self, hidden: Tensor, rewards: Tensor, valid: Tensor) -> Tensor:
+        """Cross-entropy () with the rewards (…), over the valid (…) ones."""
+        return masked_mean(two_hot_loss(self.logits(hidden), rewards), valid)
+
+
+class TerminationHead(nn.Module):
+    """Log-odds (…) that the episode has terminated, of hidden (…, D)."""
+
+    def __init__(self, config: HeadConfig, width: int) -> None:
+        super().__init__()
+        self.trunk = _trunk(config, width)
+        self.output = _output(config, width, 1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        # Not self.output(…): a product with one column is summed in an order that depends on the number of rows.
+        weighted: Tensor = self.trunk(hidden) * self.output.weight[0]
+        return (weighted.sum(-1) + self.output.bias).float()
+
+    def loss(self, hidden: Tensor, terminated: Tensor, valid: Tensor) -> Tensor:
+        """Binary cross-entropy () with terminated (…) bool, over the valid (…) ones."""
+        logits = self(hidden)
+        return masked_mean(
+            F.binary_cross_entropy_with_logits(logits, terminated.to(logits.dtype), reduction="none"), valid
+        )

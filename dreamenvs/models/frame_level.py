@@ -1,0 +1,168 @@
+"""The frame-level engine: one position of the sequence model per frame, all tokens of the next frame in one pass.
+
+Serves STEP-VQ (eqs. 3 to 5), its CB baselines and every family that composes like them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from dreamenvs.actions import ActionEncoder
+from dreamenvs.heads import RewardHead, TerminationHead
+from dreamenvs.mixers import ConcatMixer
+from dreamenvs.nn.distributions import masked_mean
+from dreamenvs.protocols import FramePrior, ParameterGroup, Posterior, SequenceModel, Stage, Tokenizer
+from dreamenvs.random import Noise
+from dreamenvs.types import LossTerms, Outcome, Segment, WorldSpec
+
+CacheT = TypeVar("CacheT")
+
+TERMINATION_DRAW = 1_000  # priors draw from 0 upwards
+
+
+class FrameState(NamedTuple, Generic[CacheT]):
+    """The current frame, what the sequence model said before it, and the sequence model's memory of all before."""
+
+    tokens: Tensor  # (B, K) int64
+    hidden: Tensor  # (B, D), zeros before the first action
+    cache: CacheT
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameLevelOptimization:
+    """How a frame-level model is optimised; the learning rates of tables 8 and 13, the clipping of DRAMA."""
+
+    tokenizer_rate: float = 1e-4
+    dynamics_rate: float = 4e-5
+    clip: float = 1000.0
+
+
+class FrameLevelModel(nn.Module, Generic[CacheT]):
+    """Any tokenizer, mixer, sequence model and frame prior that fit together, as a `WorldModel`."""
+
+    def __init__(
+        self,
+        spec: WorldSpec,
+        *,
+        tokenizer: Tokenizer,
+        mixer: ConcatMixer,
+        sequence: SequenceModel[CacheT],
+        prior: FramePrior,
+        reward: RewardHead,
+        termination: TerminationHead,
+        optimization: FrameLevelOptimization,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.optimization = optimization
+        self.encode_actions = ActionEncoder(spec.actions)
+        self.tokenizer = tokenizer
+        self.mixer = mixer
+        self.sequence = sequence
+        self.prior = prior
+        self.reward = reward
+        self.termination = termination
+
+    @property
+    def num_tokens(self) -> int:
+        return self.tokenizer.num_tokens
+
+    @property
+    def vocabulary(self) -> int:
+        return self.tokenizer.vocabulary
+
+    @property
+    def num_features(self) -> int:
+        return self.tokenizer.latent_width + self.sequence.width
+
+    def observe(self, context: Segment) -> FrameState[CacheT]:
+        """Warm up on real frames; only the tokens of the last frame, not its action, are in the state."""
+        rows, steps = context.actions.shape[:2]
+        if not bool(context.valid.all()):
+            raise ValueError("a context has no padding: observe takes segments whose every step is valid")
+        tokens = rearrange(self.tokenizer.encode(context.observations.flatten(0, 1)), "(b t) k -> b t k", b=rows)
+        cache = self.sequence.initial_cache(rows)
+        if steps == 1:
+            hidden = self.mixer.linear.weight.new_zeros(rows, self.sequence.width)
+            return FrameState(tokens[:, -1], hidden, cache)
+        inputs = self._mix(tokens[:, :-1].flatten(0, 1), context.actions[:, :-1].flatten(0, 1))
+        hidden, cache = self.sequence.extend(inputs.unflatten(0, (rows, steps - 1)), cache)
+        return FrameState(tokens[:, -1], hidden[:, -1], cache)
+
+    def update(self, state: FrameState[CacheT], actions: Tensor, observations: Tensor) -> FrameState[CacheT]:
+        """One more real frame: the dynamics run as in a dream, but the frame is seen and not sampled."""
+        hidden, cache = self.sequence.step(self._mix(state.tokens, actions), state.cache)
+        return FrameState(self.tokenizer.encode(observations), hidden, cache)
+
+    def step(
+        self, state: FrameState[CacheT], actions: Tensor, noise: Noise
+    ) -> tuple[FrameState[CacheT], Outcome]:
+        """One imagined step: reward, termination and next frame all follow from the hidden after the action."""
+        hidden, cache = self.sequence.step(self._mix(state.tokens, actions), state.cache)
+        tokens, finite = self.prior.sample(hidden, noise)
+        # DRAMA cuts where the probability passes one half; sampling keeps the learned rate of rare endings.
+        ends = self.termination(hidden)
+        terminated = noise.bernoulli(ends, draw=TERMINATION_DRAW)
+        outcome = Outcome(self.reward(hidden), terminated, finite & ends.isfinite())
+        return FrameState(tokens, hidden, cache), outcome
+
+    def tokens(self, state: FrameState[CacheT]) -> Tensor:
+        return state.tokens
+
+    def decode(self, state: FrameState[CacheT]) -> Tensor:
+        pixels = self.tokenizer.decode(self.tokenizer.embed(state.tokens))
+        return (pixels * 255).round_().clamp_(0, 255).to(torch.uint8)
+
+    def features(self, state: FrameState[CacheT]) -> Tensor:
+        """The policy of section 2 sees z_t and h_t."""
+        return torch.cat([self.tokenizer.embed(state.tokens), state.hidden], dim=-1)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Everything at once, as in eq. 5."""
+        tokenizer = tuple(self.tokenizer.parameters())
+        known = {id(parameter) for parameter in tokenizer}
+        dynamics = tuple(parameter for parameter in self.parameters() if id(parameter) not in known)
+        rates = self.optimization
+        groups = (
+            ParameterGroup(parameters=tokenizer, learning_rate=rates.tokenizer_rate),
+            ParameterGroup(parameters=dynamics, learning_rate=rates.dynamics_rate),
+        )
+        return (Stage(name="world_model", loss=self.loss, groups=groups, clip=rates.clip),)
+
+    def loss(self, segment: Segment) -> LossTerms:
+        """Eq. 5 over a batch of segments: reconstruction, commitment, dynamics, reward and termination."""
+        posterior = self.tokenizer.posterior(segment.observations.flatten(0, 1))
+        autoencoder = self.autoencoder_loss(posterior, segment.observations.flatten(0, 1), segment.valid.flatten())
+        dynamics = self.dynamics_loss(posterior, segment)
+        return LossTerms(autoencoder.total + dynamics.total, autoencoder.parts | dynamics.parts)
+
+    def autoencoder_loss(self, posterior: Posterior, observations: Tensor, valid: Tensor) -> LossTerms:
+        """How badly frames (N, C, H, W) come back from their latent, with the tokenizer's own penalty."""
+        error = self.tokenizer.decode(posterior.latent) - observations.to(posterior.latent.dtype) / 255
+        reconstruction = masked_mean(error.square().sum((1, 2, 3)), valid)
+        commitment = masked_mean(posterior.commitment, valid)
+        parts = {"reconstruction": reconstruction.detach(), "commitment": commitment.detach()}
+        return LossTerms(reconstruction + commitment, parts)
+
+    def dynamics_loss(self, posterior: Posterior, segment: Segment) -> LossTerms:
+        """Next frame, reward and termination, from the frames (B·T) of a posterior and the segment's actions."""
+        rows, steps = segment.actions.shape[:2]
+        inputs = self.mixer(posterior.latent, self.encode_actions(segment.actions.flatten(0, 1)))
+        hidden = self.sequence(inputs.unflatten(0, (rows, steps)))
+        following: Any = [rearrange(part, "(b t) ... -> b t ...", b=rows)[:, 1:].flatten(0, 1) for part in posterior]
+        pairs = (segment.valid[:, :-1] & segment.valid[:, 1:]).flatten()
+        prior = self.prior.loss(hidden[:, :-1].flatten(0, 1), Posterior(*following), pairs)
+        flat, valid = hidden.flatten(0, 1), segment.valid.flatten()
+        reward = self.reward.loss(flat, segment.rewards.flatten(), valid)
+        termination = self.termination.loss(flat, segment.terminated.flatten(), valid)
+        parts = prior.parts | {"reward": reward.detach(), "termination": termination.detach()}
+        return LossTerms(prior.total + reward + termination, parts)
+
+    def _mix(self, tokens: Tensor, actions: Tensor) -> Tensor:
+        mixed: Tensor = self.mixer(self.tokenizer.embed(tokens), self.encode_actions(actions))
+        return mixed

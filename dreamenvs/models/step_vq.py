@@ -1,0 +1,77 @@
+"""STEP-VQ with Mamba-2 or a Transformer, and its categorical baselines CB-M and CB-T: sections 2 and F of the paper.
+
+They differ in components only; the defaults are tables 8 to 14.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dreamenvs.actions import ActionEncoder
+from dreamenvs.heads import HeadConfig, RewardHead, TerminationHead
+from dreamenvs.mixers import ConcatMixer, ConcatMixerConfig
+from dreamenvs.models.family import Family
+from dreamenvs.models.frame_level import FrameLevelModel, FrameLevelOptimization
+from dreamenvs.priors.factorized import FactorizedConfig, FactorizedPrior, KLObjective
+from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config
+from dreamenvs.sequence.transformer import Transformer, TransformerConfig
+from dreamenvs.tokenizers.categorical import CategoricalConfig, CategoricalTokenizer
+from dreamenvs.tokenizers.vq import VQConfig, VQTokenizer
+from dreamenvs.types import WorldSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepVQConfig:
+    """A frame-level world model; the defaults are STEP-VQ-M."""
+
+    tokenizer: VQConfig | CategoricalConfig = field(default_factory=VQConfig)
+    mixer: ConcatMixerConfig = field(default_factory=ConcatMixerConfig)
+    sequence: Mamba2Config | TransformerConfig = field(default_factory=Mamba2Config)
+    prior: FactorizedConfig = field(default_factory=FactorizedConfig)
+    head: HeadConfig = field(default_factory=HeadConfig)
+    optimization: FrameLevelOptimization = field(default_factory=FrameLevelOptimization)
+
+
+def build(config: StepVQConfig, spec: WorldSpec) -> FrameLevelModel[Any]:
+    """Assemble a frame-level world model."""
+    tokenizer = (
+        VQTokenizer(config.tokenizer, spec.observation_shape)
+        if isinstance(config.tokenizer, VQConfig)
+        else CategoricalTokenizer(config.tokenizer, spec.observation_shape)
+    )
+    sequence: Any = (
+        Mamba2(config.sequence) if isinstance(config.sequence, Mamba2Config) else Transformer(config.sequence)
+    )
+    width = config.sequence.width
+    return FrameLevelModel(
+        spec,
+        tokenizer=tokenizer,
+        mixer=ConcatMixer(config.mixer, tokenizer.latent_width, ActionEncoder(spec.actions).width, width),
+        sequence=sequence,
+        prior=FactorizedPrior(config.prior, width, tokenizer.num_tokens, tokenizer.vocabulary),
+        reward=RewardHead(config.head, width),
+        termination=TerminationHead(config.head, width),
+        optimization=config.optimization,
+    )
+
+
+# The baselines align as DRAMA does: the posterior leads, 1.0 and 0.1, with 1 % uniform mixed into both sides.
+_CATEGORICAL = FactorizedConfig(objective=KLObjective(direction="posterior_prior"), unimix=0.01)
+
+FAMILIES = (
+    Family(name="STEPVQ", config=StepVQConfig, paper=StepVQConfig(), build=build),
+    Family(name="STEPVQT", config=StepVQConfig, paper=StepVQConfig(sequence=TransformerConfig()), build=build),
+    Family(
+        name="CB",
+        config=StepVQConfig,
+        paper=StepVQConfig(tokenizer=CategoricalConfig(), prior=_CATEGORICAL),
+        build=build,
+    ),
+    Family(
+        name="CBT",
+        config=StepVQConfig,
+        paper=StepVQConfig(tokenizer=CategoricalConfig(), sequence=TransformerConfig(), prior=_CATEGORICAL),
+        build=build,
+    ),
+)

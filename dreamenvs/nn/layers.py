@@ -1,0 +1,43 @@
+"""Layers that several networks share; the functions named `row_` give a row the same bits in a batch of any size."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+MIN_ROWS = 16
+
+
+def row_linear(inputs: Tensor, weight: Tensor) -> Tensor:
+    """(B, D') for inputs (B, D) and weight (D', D)."""
+    rows = inputs.shape[0]
+    if rows >= MIN_ROWS:
+        return F.linear(inputs, weight)
+    # BLAS sums the last one to three rows of a small matrix in another order; zero rows keep real ones out of there.
+    return F.linear(F.pad(inputs, (0, 0, 0, MIN_ROWS - rows)), weight)[:rows]
+
+
+def row_silu(inputs: Tensor) -> Tensor:
+    """SiLU; torch's own rounds the elements at the end of a thread's share differently from the others."""
+    return inputs / torch.neg(inputs).exp_().add_(1)
+
+
+def row_softplus(inputs: Tensor) -> Tensor:
+    """Softplus, built like `row_silu` from functions that round every element alike."""
+    return inputs.abs().neg_().exp_().log1p_().add_(inputs.clamp(min=0))
+
+
+class GroupRMSNorm(nn.Module):
+    """RMSNorm over each of `groups` equal parts of the width."""
+
+    def __init__(self, width: int, groups: int = 1, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.groups = groups
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(..., D) for inputs (..., D)."""
+        parts = inputs.view(*inputs.shape[:-1], self.groups, -1)
+        return F.rms_norm(parts, parts.shape[-1:], eps=self.eps).view(inputs.shape) * self.weight

@@ -1,0 +1,92 @@
+"""A frame's tokens, all at once and independent given the hidden vector (STEP-VQ, equations 4, 6 and 14)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dreamenvs.nn.distributions import free_bits, kl, masked_mean, unimix
+from dreamenvs.protocols import Posterior
+from dreamenvs.random import Noise
+from dreamenvs.types import LossTerms
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropyObjective:
+    """Equation 6: the log-likelihood of the posterior's tokens. It trains the prior alone."""
+
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLObjective:
+    """Equation 14: prior and posterior approach each other, each at its own pace. DRAMA's weights."""
+
+    representation: float = 0.1
+    """λ1, on the term that moves the posterior."""
+    dynamics: float = 1.0
+    """λ2, on the term that moves the prior."""
+    free_bits: float = 1.0
+    """Nats per frame below which a term is not lowered any further."""
+    direction: Literal["prior_posterior", "posterior_prior"] = "prior_posterior"
+    """KL[prior ‖ posterior] is what the paper prints. KL[posterior ‖ prior] is the ELBO's own term, and STORM's and
+    DRAMA's: its minimiser is the calibrated predictive distribution, where the printed one seeks a single mode."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactorizedConfig:
+    """How the prior is trained, and the uniform distribution's share in it."""
+
+    objective: KLObjective | CrossEntropyObjective = field(default_factory=KLObjective)
+    unimix: float = 0.0
+
+
+class FactorizedPrior(nn.Module):
+    """One linear layer from hidden (N, D) to logits (N, K, V)."""
+
+    def __init__(self, config: FactorizedConfig, width: int, num_tokens: int, vocabulary: int) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = vocabulary
+        self.norm = nn.RMSNorm(width)
+        self.project = nn.Linear(width, num_tokens * vocabulary)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits (N, K, V) of hidden (N, D); log-probabilities where there is unimix."""
+        logits: Tensor = self.project(self.norm(hidden))
+        logits = rearrange(logits, "n (k v) -> n k v", v=self.vocabulary)
+        return unimix(logits, self.config.unimix) if self.config.unimix else logits
+
+    def sample(self, hidden: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+        logits = self.logits(hidden)
+        # NaN and infinity survive a sum, which is one pass where isfinite and all would be two.
+        return noise.categorical(logits), logits.sum((1, 2)).isfinite()
+
+    def loss(self, hidden: Tensor, target: Posterior, valid: Tensor) -> LossTerms:
+        objective = self.config.objective
+        logits = self.logits(hidden)
+        if isinstance(objective, CrossEntropyObjective):
+            return _cross_entropy(objective, logits, target.tokens, valid)
+        return _divergences(objective, logits, target.logits, valid)
+
+
+def _cross_entropy(objective: CrossEntropyObjective, logits: Tensor, tokens: Tensor, valid: Tensor) -> LossTerms:
+    per_token = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(tokens)
+    dynamics = masked_mean(per_token.sum(-1), valid)
+    return LossTerms(objective.weight * dynamics, {"dynamics": dynamics.detach()})
+
+
+def _divergences(objective: KLObjective, prior: Tensor, posterior: Tensor, valid: Tensor) -> LossTerms:
+    def divergence(prior: Tensor, posterior: Tensor) -> Tensor:
+        ordered = (prior, posterior) if objective.direction == "prior_posterior" else (posterior, prior)
+        return masked_mean(kl(*ordered).sum(-1), valid)
+
+    dynamics = divergence(prior, posterior.detach())
+    representation = divergence(prior.detach(), posterior)
+    total = objective.dynamics * free_bits(dynamics, objective.free_bits)
+    total = total + objective.representation * free_bits(representation, objective.free_bits)
+    return LossTerms(total, {"dynamics": dynamics.detach(), "representation": representation.detach()})

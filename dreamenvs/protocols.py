@@ -1,0 +1,166 @@
+"""The seams of the package. Everything below `Dream` is one of these, and everything above it sees only `WorldModel`.
+
+The state and the cache are values: NamedTuples of tensors, rows first, passed in and returned. Modules hold parameters
+only. `step` may append to memory that the old and the new state share, but what an old state shows never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+from dreamenvs.random import Noise
+from dreamenvs.types import LossTerms, Outcome, Segment, WorldSpec
+
+StateT = TypeVar("StateT")
+CacheT = TypeVar("CacheT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterGroup:
+    """Parameters that are optimised alike."""
+
+    parameters: tuple[nn.Parameter, ...]
+    learning_rate: float
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One optimisation phase of a world model: what to minimise, over which parameters."""
+
+    name: str
+    loss: Callable[[Segment], LossTerms]
+    groups: tuple[ParameterGroup, ...]
+    clip: float
+    """The largest gradient norm over all groups together."""
+
+
+class WorldModel(Protocol[StateT]):
+    """A learned world: rows of imagined episodes are advanced by `step`, with all memory in the state."""
+
+    @property
+    def spec(self) -> WorldSpec: ...
+
+    @property
+    def num_tokens(self) -> int:
+        """K, the tokens of a frame."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """V, how many values a token can take."""
+        ...
+
+    @property
+    def num_features(self) -> int:
+        """F, the size of what a latent policy sees."""
+        ...
+
+    def observe(self, context: Segment) -> StateT:
+        """The state after T real frames; the last action of the context is not used, for it has not been taken yet."""
+        ...
+
+    def update(self, state: StateT, actions: Tensor, observations: Tensor) -> StateT:
+        """One more real frame (B, C, H, W) after actions: acting for real."""
+        ...
+
+    def step(self, state: StateT, actions: Tensor, noise: Noise) -> tuple[StateT, Outcome]:
+        """One imagined step."""
+        ...
+
+    def tokens(self, state: StateT) -> Tensor:
+        """The current frame as tokens (B, K) int64."""
+        ...
+
+    def decode(self, state: StateT) -> Tensor:
+        """The current frame as pixels (B, C, H, W) uint8."""
+        ...
+
+    def features(self, state: StateT) -> Tensor:
+        """What a latent policy sees (B, F) float32; a new tensor at every call."""
+        ...
+
+    def stages(self) -> tuple[Stage, ...]:
+        """What to optimise, in which order."""
+        ...
+
+
+class SequenceModel(Protocol[CacheT]):
+    """A causal model over frames or tokens; `extend` and `step` give what `forward` would, without its history."""
+
+    @property
+    def width(self) -> int: ...
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Hidden (B, T, D) for inputs (B, T, D), all at once, for training."""
+        ...
+
+    def initial_cache(self, rows: int) -> CacheT:
+        """The cache before the first input, on the parameters' device and in their dtype."""
+        ...
+
+    def extend(self, inputs: Tensor, cache: CacheT) -> tuple[Tensor, CacheT]:
+        """Hidden (B, T, D) for T more inputs at once; rows may have different ages."""
+        ...
+
+    def step(self, inputs: Tensor, cache: CacheT) -> tuple[Tensor, CacheT]:
+        """Hidden (B, D) for one more input (B, D)."""
+        ...
+
+
+class Posterior(NamedTuple):
+    """What a tokenizer makes of real frames while it is trained."""
+
+    tokens: Tensor  # (N, K) int64
+    logits: Tensor  # (N, K, V), of the distribution that the dynamics are aligned with
+    latent: Tensor  # (N, K·D), straight-through: the sampled or nearest code forward, its soft version backward
+    commitment: Tensor  # (N,), the tokenizer's own penalty; zero where there is none
+
+
+class Tokenizer(Protocol):
+    """Frames to tokens and back."""
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def latent_width(self) -> int:
+        """The size of a whole frame's latent, K·D."""
+        ...
+
+    def encode(self, observations: Tensor) -> Tensor:
+        """Tokens (N, K) int64 of observations (N, C, H, W) uint8, deterministic."""
+        ...
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Latent (N, K·D) of tokens (N, K)."""
+        ...
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Pixels (N, C, H, W), floats around [0, 1], of a latent (N, K·D)."""
+        ...
+
+    def posterior(self, observations: Tensor) -> Posterior:
+        """Encode (N, C, H, W) uint8 with gradients; statistics of the codes, such as EMA, move only in training mode."""
+        ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+
+class FramePrior(Protocol):
+    """Predicts a whole frame's tokens from one hidden vector."""
+
+    def sample(self, hidden: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+        """Tokens (B, K) from hidden (B, D), and (B,) whether every logit behind them was finite."""
+        ...
+
+    def loss(self, hidden: Tensor, target: Posterior, valid: Tensor) -> LossTerms:
+        """How badly hidden (N, D) predicts the target frames (N), over the valid (N,) ones."""
+        ...

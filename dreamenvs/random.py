@@ -1,0 +1,70 @@
+"""Randomness keyed by row: noise is a function of (row seed, row step, draw), never of the batch it is computed in.
+
+The generator is SplitMix64 (Steele, Lea and Flood, 2014) used as a counter-based hash and written in tensor operations,
+so that a row draws the same numbers alone and among a thousand others, and a snapshot of two integers is exact.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_MULTIPLY_1 = 0xBF58476D1CE4E5B9 - 2**64
+_MULTIPLY_2 = 0x94D049BB133111EB - 2**64
+_STEP = 0xD1342543DE82EF95 - 2**64  # an odd constant of its own, so that (seed, step) and (seed, draw) never coincide
+_DRAW = 0xDA942042E4DD58B5 - 2**64
+
+
+def mix(bits: Tensor) -> Tensor:
+    """SplitMix64's finalizer on int64 tensors, whose arithmetic wraps; `>>` keeps the sign, hence the masks."""
+    bits = (bits ^ ((bits >> 30) & (2**34 - 1))) * _MULTIPLY_1
+    bits = (bits ^ ((bits >> 27) & (2**37 - 1))) * _MULTIPLY_2
+    return bits ^ ((bits >> 31) & (2**33 - 1))
+
+
+def wrap_seed(seed: int) -> int:
+    """Any Python integer as the int64 with the same low 64 bits."""
+    return (seed + 2**63) % 2**64 - 2**63
+
+
+class Noise(NamedTuple):
+    """The random numbers of one step, for every row: ask for them by `draw`, one number for each separate use."""
+
+    seeds: Tensor  # (B,) int64
+    steps: Tensor  # (B,) int64
+    temperature: float = 1.0
+    """Sharpens (below 1) or flattens (above 1) what is sampled from logits; 0 takes the most likely value."""
+
+    def bits(self, count: int, draw: int = 0) -> Tensor:
+        """(B, count) int64, all 64 bits random."""
+        keys = mix(mix(self.seeds + GOLDEN) + self.steps * _STEP) + wrap_seed(draw * _DRAW)
+        counters = torch.arange(1, count + 1, device=keys.device)
+        return mix(mix(keys)[:, None] + counters * GOLDEN)
+
+    def uniform(self, count: int, draw: int = 0) -> Tensor:
+        """(B, count) float32 in [0, 1), with 24 random bits each."""
+        return ((self.bits(count, draw) >> 40) & (2**24 - 1)).to(torch.float32) * 2.0**-24
+
+    def integers(self, below: int, draw: int = 0) -> Tensor:
+        """(B,) int64 in [0, below)."""
+        return ((self.bits(1, draw)[:, 0] >> 33) & (2**31 - 1)) * below >> 31
+
+    def categorical(self, logits: Tensor, draw: int = 0) -> Tensor:
+        """Sample (B, K) classes from logits (B, K, V) by inverse CDF."""
+        if self.temperature == 0:
+            return logits.argmax(-1)
+        if self.temperature != 1:
+            logits = logits / self.temperature
+        cumulative = logits.float().softmax(-1).cumsum(-1)
+        # Scaling by the last entry rather than assuming 1 keeps the last class from taking float rounding's share.
+        thresholds = self.uniform(logits.shape[1], draw)[..., None] * cumulative[..., -1:]
+        return (cumulative <= thresholds).sum(-1).clamp_(max=logits.shape[-1] - 1)
+
+    def bernoulli(self, logits: Tensor, draw: int = 0) -> Tensor:
+        """Sample (B,) booleans from log-odds (B,)."""
+        if self.temperature == 0:
+            return logits > 0
+        return self.uniform(1, draw)[:, 0] < torch.sigmoid(logits.float() / self.temperature)

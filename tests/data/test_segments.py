@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dreamenvs.data.episode import Episode
+from dreamenvs.data.segments import sample_segments, start_contexts
+
+
+def numbered(steps: int, first: int = 0, *, terminated: bool = True) -> Episode:
+    """Step t of the episode has the number first + t everywhere; the final frame is 255."""
+    numbers = np.arange(first, first + steps)
+    frames = np.append(numbers, 255).astype(np.uint8)[:, None, None, None]
+    flags = np.zeros(steps, bool)
+    flags[-1] = True
+    return Episode(
+        observations=frames + np.zeros((1, 2, 4, 3), np.uint8),
+        actions=numbers.astype(np.int64),
+        rewards=numbers.astype(np.float32),
+        terminated=flags & terminated,
+        truncated=flags & (not terminated),
+    )
+
+
+EPISODES = [numbered(20), numbered(3, 100), numbered(9, 200, terminated=False)]
+
+
+def test_segments_stay_inside_one_episode_and_keep_their_steps_together() -> None:
+    segment = sample_segments(EPISODES, 200, 6, np.random.default_rng(0))
+    assert segment.observations.shape == (200, 6, 3, 2, 4)
+    assert segment.observations.dtype == torch.uint8
+    assert segment.actions.dtype == torch.int64
+    numbers, valid = segment.observations[:, :, 0, 0, 0].long(), segment.valid
+    assert torch.equal(numbers, segment.actions)
+    assert torch.equal(numbers.float(), segment.rewards)
+    assert torch.equal(segment.terminated, valid & ((numbers == 19) | (numbers == 102)))
+    following = valid[:, 1:]
+    assert (numbers.diff(dim=1)[following] == 1).all()
+    assert set(numbers[valid].tolist()) == {*range(20), *range(100, 103), *range(200, 209)}
+
+
+def test_only_short_episodes_are_padded_and_on_the_right() -> None:
+    segment = sample_segments(EPISODES, 200, 6, np.random.default_rng(1))
+    short = segment.actions[:, 0] == 100
+    assert 0 < short.sum() < 100
+    assert torch.equal(segment.valid.sum(1), torch.where(short, 3, 6))
+    assert segment.valid[:, :3].all()
+    assert not segment.observations[short, 3:].any()
+
+
+def test_the_last_step_comes_up_as_often_as_theory_says() -> None:
+    length, steps, rows = 8, 40, 4000
+    segment = sample_segments([numbered(steps)], rows, length, np.random.default_rng(2))
+    share = segment.terminated.any(1).float().mean().item()
+    # Of the pairs (step, place) those with step - place >= steps - length end the segment at the episode's end.
+    expected = sum(step - place >= steps - length for step in range(steps) for place in range(length))
+    assert share == pytest.approx(expected / (steps * length), abs=0.015)
+    assert share > 3 / (steps - length + 1)
+
+
+def test_segments_of_vectors_of_actions() -> None:
+    episode = EPISODES[0]
+    actions = np.stack([episode.actions, -episode.actions], 1).astype(np.float32)
+    vectors = Episode(**{**vars(episode), "actions": actions})
+    segment = sample_segments([vectors], 3, 4, np.random.default_rng(0))
+    assert segment.actions.shape == (3, 4, 2)
+    assert segment.actions.dtype == torch.float32
+    assert torch.equal(segment.actions[..., 0], segment.rewards)
+
+
+def test_start_contexts_are_uniform_over_places_and_fully_valid() -> None:
+    context = start_contexts(EPISODES, 5000, 6, np.random.default_rng(0))
+    assert context.valid.all()
+    starts, counts = context.actions[:, 0].unique(return_counts=True)
+    assert starts.tolist() == [*range(15), *range(200, 204)]
+    assert (counts - 5000 / 19).abs().max() < 80
+
+
+def test_the_same_generator_gives_the_same_segments() -> None:
+    first, second = (sample_segments(EPISODES, 7, 5, np.random.default_rng(3)) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_what_cannot_be_sampled_is_refused() -> None:
+    with pytest.raises(ValueError, match="no episode has 21 steps"):
+        start_contexts(EPISODES, 1, 21, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="no episodes"):
+        sample_segments([], 1, 2, np.random.default_rng(0))

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from dreamenvs.nn.conv import ConvConfig, Decoder, Encoder, grid_shape
+
+SMALL = ConvConfig(channels=(8, 16), strides=(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "grid"),
+    [
+        (ConvConfig(), (3, 64, 64), (8, 8)),
+        (ConvConfig(), (3, 96, 96), (12, 12)),
+        (ConvConfig(channels=(32, 64, 128, 256, 256), strides=(1, 2, 2, 2, 2)), (3, 64, 64), (4, 4)),
+        (ConvConfig(channels=(8, 16, 16), strides=(2, 2, 2)), (1, 24, 40), (3, 5)),
+        (ConvConfig(channels=(8,), strides=(3,)), (4, 9, 12), (3, 4)),
+        (ConvConfig(channels=(8, 8), strides=(1, 1), kernel=3), (4, 10, 10), (10, 10)),
+    ],
+)
+def test_decoder_mirrors_encoder(config: ConvConfig, shape: tuple[int, int, int], grid: tuple[int, int]) -> None:
+    frames = torch.randint(256, (2, *shape), dtype=torch.uint8)
+    assert grid_shape(config, shape) == grid
+    features = Encoder(config, shape)(frames)
+    assert features.shape == (2, config.channels[-1], *grid)
+    assert Decoder(config, shape)(features).shape == frames.shape
+
+
+def test_the_encoder_sees_bytes_as_shares_of_one() -> None:
+    encoder = Encoder(SMALL, (3, 8, 8)).double()
+    frames = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
+    assert torch.equal(encoder(frames), encoder.layers(frames.double() / 255))
+
+
+def test_an_odd_shape_is_named_with_the_total_stride() -> None:
+    with pytest.raises(ValueError, match=r"\(3, 64, 60\).*total stride 8"):
+        Encoder(ConvConfig(), (3, 64, 60))
+    with pytest.raises(ValueError, match=r"\(3, 30, 32\).*total stride 4"):
+        Decoder(SMALL, (3, 30, 32))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"channels": (8, 16), "strides": (2,)},
+        {"channels": (), "strides": ()},
+        {"kernel": 4},
+        {"strides": (1, 2, 2, 6)},
+        {"channels": (32, 64, 128, 250)},
+    ],
+)
+def test_impossible_configs_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"channels|kernel"):
+        ConvConfig(**wrong)
+
+
+def test_a_frame_does_not_depend_on_its_batch() -> None:
+    frames = torch.randint(256, (20, 3, 32, 32), dtype=torch.uint8)
+    config = ConvConfig(channels=(8, 16, 32), strides=(2, 2, 2))
+    encoder, decoder = Encoder(config, (3, 32, 32)), Decoder(config, (3, 32, 32))
+    with torch.inference_mode():
+        features = encoder(frames)
+        pixels = decoder(features)
+        for rows in (1, 3, 8, 13):
+            assert torch.equal(encoder(frames[:rows]), features[:rows])
+        # Two threads share the transposed convolution of an odd batch in a way that rounds differently.
+        for rows in (4, 8, 12):
+            assert torch.equal(decoder(features[:rows]), pixels[:rows])

@@ -1,0 +1,37 @@
+"""Model sizes by name: `paper`, the papers' own, and `small`, for two CPU cores and a checkpoint of a few megabytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dreamenvs.heads import HeadConfig
+from dreamenvs.models import FAMILIES
+from dreamenvs.nn.conv import ConvConfig
+from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
+from dreamenvs.sequence.mamba2 import Mamba2Config
+from dreamenvs.sequence.transformer import TransformerConfig
+from dreamenvs.tokenizers.categorical import CategoricalConfig
+from dreamenvs.tokenizers.vq import VQConfig
+
+PRESETS = ("small", "paper")
+
+
+def model_config(family: str, preset: str) -> Any:
+    """The config of a family under a preset."""
+    paper = FAMILIES[family].paper
+    if preset == "paper":
+        return paper
+    if preset != "small":
+        raise ValueError(f"there are the presets {', '.join(PRESETS)}, not {preset!r}")
+    conv = ConvConfig(channels=(24, 48, 64), strides=(2, 2, 2))
+    tokenizer: VQConfig | CategoricalConfig = VQConfig(conv=conv, code_width=16, revival=0.5)
+    if isinstance(paper.tokenizer, CategoricalConfig):
+        conv = ConvConfig(channels=(24, 48, 64, 64), strides=(2, 2, 2, 2))
+        tokenizer = CategoricalConfig(conv=conv, categories=16, classes=16)
+    sequence: Mamba2Config | TransformerConfig = Mamba2Config(width=192, layers=2)
+    if isinstance(paper.sequence, TransformerConfig):
+        sequence = TransformerConfig(width=192, layers=2, heads=4, feed_forward=512, window=64)
+    # With the tokenizer fitted first and then left alone there is no posterior to move: equation 6 is what remains.
+    prior = FactorizedConfig(objective=CrossEntropyObjective())
+    return replace(paper, tokenizer=tokenizer, sequence=sequence, prior=prior, head=HeadConfig(units=128))
