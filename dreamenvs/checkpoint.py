@@ -281,6 +281,7 @@ def _build(build: Callable[[], Any], weights: dict[str, Tensor], path: Path) -> 
     try:
         # A config is a few bytes that can ask for any number of layers of any size. On the meta device size costs
         # nothing, and no layer comes without calling torch (some 6 times a tensor): counting calls bounds their number.
+        # Not a shortcut of this: building for real and watching sizes, since one call may already take all memory.
         with torch.random.fork_rng(devices=[]), torch.device("meta"), _Budget(2_000 + 100 * len(weights)):
             outline = build()
         _check_weights(outline, weights, path / "weights.safetensors")

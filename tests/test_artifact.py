@@ -99,6 +99,33 @@ def test_killed_between_the_renames_the_old_one_is_found_aside(path: Path) -> No
     assert read_artifact(path, LIMITS) == OLD
 
 
+def test_a_save_that_fails_after_a_killed_one_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_artifact(path, OLD)
+    assert save_in_child(path, "rename", 2)
+
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space left"):
+            write_artifact(path, NEW)
+    assert read_artifact(path, LIMITS) == OLD
+    assert leftovers(path) == []
+
+
+def test_everything_is_durable_before_it_is_renamed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_artifact(path, OLD)
+    events: list[Any] = []
+    sync, rename = os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (events.append(os.fstat(descriptor).st_ino), sync(descriptor)))
+    monkeypatch.setattr(os, "rename", lambda *names: (events.append("rename"), rename(*names)))
+    write_artifact(path, NEW)
+    inodes = {file.stat().st_ino for file in (path, *path.iterdir())}
+    assert set(events[: events.index("rename")]) == inodes
+    assert events[events.index("rename") :] == ["rename", "rename", path.parent.stat().st_ino, "rename"]
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EIO, errno.EROFS])
 @pytest.mark.parametrize("name", ["mkdir", "rename", "fsync"])
 def test_a_failed_save_raises_and_changes_nothing(

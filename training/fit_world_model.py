@@ -110,9 +110,7 @@ def fit_tokenizer(model: Any, episodes: Sequence[Episode], args: Args, rng: np.r
     frames = np.concatenate([episode.observations for episode in episodes])
 
     def loss(batch: torch.Tensor) -> LossTerms:
-        terms: LossTerms = model.autoencoder_loss(
-            model.tokenizer.posterior(batch), batch, torch.ones(len(batch), dtype=torch.bool)
-        )
+        terms: LossTerms = model.autoencoder_loss(model.tokenizer.posterior(batch), batch)
         return terms
 
     def batches() -> Iterator[torch.Tensor]:

@@ -9,7 +9,7 @@ EPSILONS = (0.1, 0.3, 0.6, 1.0)
 """Shares of random moves, one of which is drawn for each episode."""
 TOP, BOTTOM = 11, 59  # the rows of the field between its walls
 LEFT, RIGHT = 9, 55  # the columns between the paddles
-TOLERANCE = 3.0  # in rows: the paddle is five high
+TOLERANCE = 3.0  # rows, about half of what the shortest move covers; the paddle is five high
 
 
 class PongTracker:
@@ -28,7 +28,7 @@ class PongTracker:
     def begin(self, rng: np.random.Generator) -> None:
         """Draw the share of random moves of the next episode."""
         self.history.append(float(rng.choice(self.epsilons)))
-        self._random_left, self._random_action = 0, 0
+        self._random_left = self._random_action = 0
         self._ball: tuple[float, float] | None = None
         self._paddle: float | None = None
 
@@ -53,7 +53,7 @@ class PongTracker:
         if ball is None or paddle is None:
             return self.idle
         target = ball[0] if before is None else arrival(before, ball)
-        # The paddle glides on after a move, so compare where it will be.
+        # The paddle glides on for about one step after a move, so compare where it will be.
         speed = paddle - paddle_before if paddle_before is not None else 0.0
         error = target - (paddle + speed)
         if abs(error) < TOLERANCE:

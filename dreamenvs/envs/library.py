@@ -9,6 +9,7 @@ from pathlib import Path
 
 import gymnasium as gym
 
+from dreamenvs.artifact import is_artifact
 from dreamenvs.envs.catalog import fitting_command
 
 NAMESPACE = "dreamenvs/"
@@ -36,11 +37,6 @@ def shelves() -> list[Path]:
     return [BUNDLED, *(Path(part).expanduser() for part in extra.split(os.pathsep) if part), user_directory()]
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Whether a directory looks like a dream; whether it is a sound one is for `load` to say."""
-    return (path / "manifest.json").is_file()
-
-
 def locate(id_or_path: str | os.PathLike[str]) -> Path:
     """The checkpoint directory of an environment id, a dream's name or a path."""
     if not isinstance(id_or_path, str | os.PathLike):
@@ -50,7 +46,7 @@ def locate(id_or_path: str | os.PathLike[str]) -> Path:
     if spec is not None and isinstance(registered := spec.kwargs.get("checkpoint"), str) and registered != text:
         return locate(registered)
     path = Path(text).expanduser()
-    if is_checkpoint(path):
+    if is_artifact(path):
         return path
     name = text.removeprefix(NAMESPACE)
     if "/" not in name and "\\" not in name:
@@ -61,14 +57,14 @@ def locate(id_or_path: str | os.PathLike[str]) -> Path:
 
 
 def _named(name: str) -> Path | None:
-    return next((shelf / name for shelf in shelves() if is_checkpoint(shelf / name)), None)
+    return next((shelf / name for shelf in shelves() if is_artifact(shelf / name)), None)
 
 
 def _best(name: str) -> Path | None:
     """The dream of a world with the highest measured fidelity; those that were never measured come last."""
     suffix = name.removeprefix("DreamEnv")
     found = [path for shelf in shelves() if shelf.is_dir() for path in sorted(shelf.glob(f"*{suffix}"))]
-    return max(filter(is_checkpoint, found), key=_fidelity, default=None)
+    return max(filter(is_artifact, found), key=_fidelity, default=None)
 
 
 def _fidelity(path: Path) -> float:

@@ -43,7 +43,10 @@ def open_world(checkpoint: CheckpointLike, device: str | torch.device = "cpu") -
         contexts = tree.to(checkpoint.contexts, device)
         return World(checkpoint.model, observe_contexts(checkpoint.model, contexts), checkpoint.family)
     path = locate(checkpoint).resolve()
-    return _open_path(str(path), (path / "manifest.json").stat().st_mtime_ns, str(device))
+    manifest = path / "manifest.json"
+    # While a checkpoint is being replaced its directory is aside for a moment, and loading waits for it.
+    written = manifest.stat().st_mtime_ns if manifest.exists() else 0
+    return _open_path(str(path), written, str(device))
 
 
 @lru_cache(maxsize=4)

@@ -7,7 +7,7 @@ import os
 import gymnasium as gym
 
 from dreamenvs.envs.catalog import WORLDS, names
-from dreamenvs.envs.library import NAMESPACE, is_checkpoint, locate
+from dreamenvs.envs.library import NAMESPACE, locate
 
 def register_all() -> None:
     """Register the papers' families on the papers' worlds; called once by `import dreamenvs`."""
@@ -28,8 +28,6 @@ def register(path: str | os.PathLike[str], id: str | None = None) -> str:  # noq
     'my/Pong-v0'
     """
     directory = locate(path).resolve()
-    if not is_checkpoint(directory):
-        raise FileNotFoundError(f"{directory} holds no dream: it has no manifest.json")
     if id is None:
         from dreamenvs.checkpoint import read_identity
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from dreamenvs.actions import ActionEncoder
 from dreamenvs.heads import RewardHead, TerminationHead
 from dreamenvs.mixers import ConcatMixer
-from dreamenvs.nn.distributions import masked_mean
 from dreamenvs.protocols import FramePrior, ParameterGroup, Posterior, SequenceModel, Stage, Tokenizer
 from dreamenvs.random import Noise
 from dreamenvs.types import LossTerms, Outcome, Segment, WorldSpec
@@ -136,16 +135,19 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
 
     def loss(self, segment: Segment) -> LossTerms:
         """Eq. 5 over a batch of segments: reconstruction, commitment, dynamics, reward and termination."""
-        posterior = self.tokenizer.posterior(segment.observations.flatten(0, 1))
-        autoencoder = self.autoencoder_loss(posterior, segment.observations.flatten(0, 1), segment.valid.flatten())
-        dynamics = self.dynamics_loss(posterior, segment)
+        valid = segment.valid.flatten()
+        # Padding never reaches the tokenizer, whose codes would follow it.
+        frames = segment.observations.flatten(0, 1)[valid]
+        posterior = self.tokenizer.posterior(frames)
+        autoencoder = self.autoencoder_loss(posterior, frames)
+        dynamics = self.dynamics_loss(Posterior(*(_spread(part, valid) for part in posterior)), segment)
         return LossTerms(autoencoder.total + dynamics.total, autoencoder.parts | dynamics.parts)
 
-    def autoencoder_loss(self, posterior: Posterior, observations: Tensor, valid: Tensor) -> LossTerms:
+    def autoencoder_loss(self, posterior: Posterior, frames: Tensor) -> LossTerms:
         """How badly frames (N, C, H, W) come back from their latent, with the tokenizer's own penalty."""
-        error = self.tokenizer.decode(posterior.latent) - observations.to(posterior.latent.dtype) / 255
-        reconstruction = masked_mean(error.square().sum((1, 2, 3)), valid)
-        commitment = masked_mean(posterior.commitment, valid)
+        error = self.tokenizer.decode(posterior.latent) - frames.to(posterior.latent.dtype) / 255
+        reconstruction = error.square().sum((1, 2, 3)).mean()
+        commitment = posterior.commitment.mean()
         parts = {"reconstruction": reconstruction.detach(), "commitment": commitment.detach()}
         return LossTerms(reconstruction + commitment, parts)
 
@@ -166,3 +168,8 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
     def _mix(self, tokens: Tensor, actions: Tensor) -> Tensor:
         mixed: Tensor = self.mixer(self.tokenizer.embed(tokens), self.encode_actions(actions))
         return mixed
+
+
+def _spread(values: Tensor, valid: Tensor) -> Tensor:
+    """Values of the valid frames at their places among all frames (N, …), zeros on padding."""
+    return values.new_zeros(len(valid), *values.shape[1:]).index_put((valid,), values)

@@ -37,12 +37,18 @@ def attend_band(queries: Tensor, keys: Tensor, values: Tensor, window: int) -> T
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=band(length, window, queries.device))
 
 
+def attend_visible(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> Tensor:
+    """Attention (B, heads, T, head_dim) to keys and values (B, heads, S, head_dim) where visible (B, 1, T, S)."""
+    # Not scaled_dot_product_attention: on CPU its rounding of short queries depends on the number of threads.
+    scores = (queries * queries.shape[-1] ** -0.5) @ keys.mT
+    return scores.masked_fill(~visible, -torch.inf).softmax(-1) @ values
+
+
 def attend_one(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> Tensor:
     """Attention (N, head_dim) of one query each (N, head_dim) to keys and values (N, S, head_dim).
 
     `visible` (N, S) hides the rest; None shows all, with the same bits as a mask that does.
     """
-    # On CPU scaled_dot_product_attention rounds differently from call to call as soon as it has two threads.
     scores = torch.bmm(keys, (queries * queries.shape[-1] ** -0.5)[..., None])[..., 0]
     if visible is not None:
         scores.masked_fill_(~visible, -torch.inf)

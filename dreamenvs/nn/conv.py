@@ -77,7 +77,9 @@ class Decoder(nn.Module):
             inputs = outputs
         last = _upsample(inputs, observation_shape[0], config.strides[0], config.kernel, bias=True)
         assert last.bias is not None
-        nn.init.constant_(last.bias, 0.5)  # the middle of the range, where an untrained decoder errs least
+        # An untrained decoder says nearly grey: with full weights its noise is all that the first updates unlearn.
+        nn.init.constant_(last.bias, 0.5)
+        last.weight.data.mul_(0.1)
         self.layers = nn.Sequential(*layers, last)
 
     def forward(self, features: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from dreamenvs.nn.attention import attend_band, attend_one, rotary_turns, rotate
+from dreamenvs.nn.attention import attend_band, attend_one, attend_visible, rotary_turns, rotate
 from dreamenvs.nn.layers import row_linear, row_silu
 from dreamenvs.sequence.cache import (
     TransformerCache,
@@ -128,7 +128,7 @@ class Transformer(nn.Module):
         check_fresh(cache)
         new = copy_ring(cache)
         positions = cache.position[:, None] + torch.arange(inputs.shape[1], device=inputs.device)  # (B, T)
-        mask = self._visible(held_inputs(cache), positions)
+        visible = self._visible(held_inputs(cache), positions)
         turns, hidden = self._turns(positions)[:, None], inputs
         for i, block in enumerate(self._blocks()):
             queries, keys, values = block.project(hidden, turns)
@@ -136,7 +136,7 @@ class Transformer(nn.Module):
             all_values = torch.cat((cache.values[:, :, i], values), 2)
             write_last(new.keys, cache.position, i, keys)
             write_last(new.values, cache.position, i, values)
-            attended = F.scaled_dot_product_attention(queries, all_keys, all_values, attn_mask=mask)
+            attended = attend_visible(queries, all_keys, all_values, visible)
             hidden = block.finish(hidden, attended)
         position = cache.position + inputs.shape[1]
         return self.final_norm(hidden), new._replace(position=position, tip=position.clone())

@@ -1,0 +1,105 @@
+"""Ids, where dreams are looked for, and what is said when there is none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+import dreamenvs
+from dreamenvs.envs import library
+from dreamenvs.envs.catalog import ATARI, DMC, FAMILIES, WORLDS, fitting_command
+
+
+@pytest.fixture
+def shelves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Empty shelves in the order they are searched."""
+    places = {name: tmp_path / name for name in ("bundled", "path", "user")}
+    for place in places.values():
+        place.mkdir()
+    monkeypatch.setattr(library, "BUNDLED", places["bundled"])
+    monkeypatch.setenv("DREAMENVS_PATH", str(places["path"]))
+    monkeypatch.setattr(library, "user_directory", lambda: places["user"])
+    return places
+
+
+def put(shelf: Path, name: str, psnr: float | None = None) -> Path:
+    """Something that looks like a dream from outside."""
+    path = shelf / name
+    path.mkdir()
+    (path / "manifest.json").write_text("{}")
+    (path / "card.json").write_text(json.dumps({} if psnr is None else {"fidelity": {"psnr": psnr}}))
+    return path
+
+
+def test_every_family_is_registered_on_every_world() -> None:
+    assert len(FAMILIES) == 9
+    assert (len(ATARI), len(DMC), len(WORLDS)) == (26, 20, 52)
+    for world in WORLDS:
+        assert f"DreamEnv-{world}-v0" in gym.registry
+        assert all(f"dreamenvs/{family}-{world}-v0" in gym.registry for family in FAMILIES)
+
+
+def test_importing_registers_and_does_not_import_torch() -> None:
+    code = "import sys, dreamenvs, gymnasium; print('torch' in sys.modules, 'dreamenvs/REM-Pong-v0' in gymnasium.registry)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", "True"]
+
+
+def test_specs_are_plain_data() -> None:
+    spec = gym.spec("dreamenvs/STEPVQ-Pong-v0")
+    assert "STEPVQ-Pong-v0" in spec.to_json()
+
+
+def test_shelves_are_searched_in_order(shelves: dict[str, Path]) -> None:
+    for name in ("user", "path", "bundled"):
+        expected = put(shelves[name], "STEPVQ-Pong-v0")
+        assert library.locate("dreamenvs/STEPVQ-Pong-v0") == expected
+        assert library.locate("STEPVQ-Pong-v0") == expected
+
+
+def test_a_missing_dream_is_one_error_that_names_the_command(shelves: dict[str, Path]) -> None:
+    command = "python training/fit_world_model.py rem --env ALE/Breakout-v5"
+    for call in (dreamenvs.locate, dreamenvs.load, gym.make, gym.make_vec):
+        with pytest.raises(dreamenvs.DreamNotFoundError, match=command):
+            call("dreamenvs/REM-Breakout-v0")
+    with pytest.raises(dreamenvs.DreamNotFoundError, match="stepvq --env MinAtar/Freeway-v1"):
+        gym.make("DreamEnv-MinAtarFreeway-v0")
+
+
+def test_nonsense_is_named(shelves: dict[str, Path]) -> None:
+    for nonsense in ("dreamenvs/STEPVQ-Nowhere-v0", "nothing", "../secret", "a/b/c"):
+        with pytest.raises(dreamenvs.DreamNotFoundError, match=nonsense):
+            dreamenvs.load(nonsense)
+    with pytest.raises(TypeError, match="42"):
+        dreamenvs.locate(42)  # type: ignore[arg-type]
+
+
+def test_dream_env_takes_the_most_faithful_dream(shelves: dict[str, Path]) -> None:
+    put(shelves["bundled"], "STEPVQ-Pong-v0", psnr=20.0)
+    put(shelves["user"], "CB-Pong-v0")
+    assert library.locate("DreamEnv-Pong-v0").name == "STEPVQ-Pong-v0"
+    best = put(shelves["user"], "REM-Pong-v0", psnr=25.0)
+    put(shelves["path"], "IRIS-MinAtarPong-v0", psnr=99.0)
+    assert library.locate("DreamEnv-Pong-v0") == best
+
+
+def test_commands_are_spelled_as_the_script_takes_them() -> None:
+    assert fitting_command("DeltaIRIS-Crafter-v0") == "python training/fit_world_model.py deltairis --env Crafter"
+    assert fitting_command("GITSTORM-CupCatch-v0") == (
+        "python training/fit_world_model.py gitstorm --env dm_control/ball_in_cup-catch-v0"
+    )
+    assert fitting_command("STEPVQ-Pong-v1") is None
+
+
+def test_the_users_directory_follows_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert library.user_directory() == tmp_path / "dreamenvs"
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert library.user_directory() == tmp_path / "local" / "dreamenvs"

@@ -1,0 +1,66 @@
+"""Small models of every family, for tests: built in milliseconds, shaped like the real ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from dreamenvs.actions import sample_actions
+from dreamenvs.heads import HeadConfig
+from dreamenvs.models import FAMILIES
+from dreamenvs.models.step_vq import StepVQConfig
+from dreamenvs.nn.conv import ConvConfig
+from dreamenvs.priors.factorized import FactorizedConfig
+from dreamenvs.sequence.mamba2 import Mamba2Config
+from dreamenvs.sequence.transformer import TransformerConfig
+from dreamenvs.tokenizers.categorical import CategoricalConfig
+from dreamenvs.tokenizers.vq import VQConfig
+from dreamenvs.types import ContinuousActions, DiscreteActions, Segment, WorldSpec
+
+CONV = ConvConfig(channels=(8, 16), strides=(2, 2), kernel=3, groups=4)
+MAMBA2 = Mamba2Config(width=32, layers=2, heads=2, state_size=4, chunk=4)
+TRANSFORMER = TransformerConfig(width=32, layers=2, heads=2, feed_forward=64, window=6)
+VQ = VQConfig(conv=CONV, codes=16, code_width=8)
+CATEGORICAL = CategoricalConfig(conv=CONV, categories=8, classes=6)
+UNIMIX = FactorizedConfig(unimix=0.01)
+HEAD = HeadConfig(units=16)
+
+CONFIGS: dict[str, Any] = {
+    "STEPVQ": StepVQConfig(tokenizer=VQ, sequence=MAMBA2, head=HEAD),
+    "STEPVQT": StepVQConfig(tokenizer=VQ, sequence=TRANSFORMER, head=HEAD),
+    "CB": StepVQConfig(tokenizer=CATEGORICAL, sequence=MAMBA2, head=HEAD, prior=UNIMIX),
+    "CBT": StepVQConfig(tokenizer=CATEGORICAL, sequence=TRANSFORMER, head=HEAD, prior=UNIMIX),
+}
+
+DISCRETE = WorldSpec(world="Small", observation_shape=(3, 12, 16), actions=DiscreteActions(count=4))
+CONTINUOUS = WorldSpec(
+    world="SmallContinuous", observation_shape=(1, 8, 12), actions=ContinuousActions(low=(-2.0, 0.0), high=(2.0, 1.0))
+)
+
+
+def build_small(family: str, spec: WorldSpec = DISCRETE, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
+    """An untrained model with lively heads: a fresh one says reward 0 and even odds, whatever happens."""
+    torch.manual_seed(seed)
+    model = FAMILIES[family].build(CONFIGS[family], spec)
+    for head in (model.reward, model.termination):
+        torch.nn.init.normal_(head.output.weight, std=0.3)
+    torch.nn.init.constant_(model.termination.output.bias, -4.0)
+    torch.nn.init.normal_(model.prior.project.weight, std=0.4)
+    return model.to(dtype).eval()
+
+
+def random_segment(spec: WorldSpec = DISCRETE, rows: int = 8, steps: int = 5, seed: int = 0) -> Segment:
+    """Noise in the shape of experience."""
+    rng = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(seed)
+    actions = sample_actions(spec.actions, rows * steps, generator)
+    frames = rng.integers(0, 256, (rows, steps, *spec.observation_shape), dtype=np.uint8)
+    return Segment(
+        observations=torch.from_numpy(frames),
+        actions=actions.unflatten(0, (rows, steps)),
+        rewards=torch.from_numpy(rng.normal(size=(rows, steps)).astype(np.float32)),
+        terminated=torch.from_numpy(rng.random((rows, steps)) < 0.05),
+        valid=torch.ones(rows, steps, dtype=torch.bool),
+    )

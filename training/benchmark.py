@@ -1,0 +1,220 @@
+"""Measure how fast and how large models are, against what this machine can do.
+
+    python training/benchmark.py parameters          # the paper's parameter counts
+    python training/benchmark.py imagination         # env steps per second of paper-sized models
+    python training/benchmark.py env                 # what the environment layer adds to the model's own step
+
+Times are medians; the machine's peak is a large fp32 matrix product in the same run. `--json` prints for machines.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import tyro
+from torch.utils.flop_counter import FlopCounterMode
+
+from dreamenvs import tree
+from dreamenvs.actions import sample_actions
+from dreamenvs.checkpoint import Checkpoint
+from dreamenvs.dream import MIN_ROWS
+from dreamenvs.envs.vector import DreamVectorEnv
+from dreamenvs.models import FAMILIES
+from dreamenvs.random import Noise
+from dreamenvs.types import DiscreteActions, Segment, WorldSpec
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Args:
+    """Measure how fast and how large models are."""
+
+    what: Annotated[Literal["parameters", "imagination", "env"], tyro.conf.Positional]
+    """What to measure."""
+    rows: tuple[int, ...] = (1, 16, 64, 1024)
+    """Batch sizes of `imagination`."""
+    families: tuple[str, ...] = ("STEPVQ", "STEPVQT")
+    """Families of `imagination` and `env`."""
+    seconds: float = 4.0
+    """Time spent on each figure."""
+    threads: int | None = None
+    """CPU threads; all cores by default."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def main(args: Args) -> None:
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    measured = {"parameters": parameters, "imagination": imagination, "env": env_overhead}[args.what](args)
+    print(json.dumps(measured, indent=1) if args.json else table(measured))
+
+
+def parameters(args: Args) -> list[Row]:
+    """The bottleneck with its dynamics head, as the paper counts it, and how it grows with the frame."""
+    rows = []
+    for family in ("STEPVQ", "CB"):
+        sizes = {}
+        for side in (64, 96):
+            model = build(family, side)
+            head = sum(p.numel() for p in model.prior.parameters())
+            sizes[side] = model.tokenizer.bottleneck_size + head
+            total = sum(p.numel() for p in model.parameters())
+            rows.append({"family": family, "frame": f"{side}x{side}", "bottleneck_and_head": sizes[side], "whole_model": total})
+        rows[-1]["growth"] = round(sizes[96] / sizes[64], 3)
+    return rows
+
+
+@torch.inference_mode()
+def imagination(args: Args) -> list[Row]:
+    """Imagined steps per second, tokens only, with a full window where there is one."""
+    rows = []
+    for family in args.families:
+        model = build(family)
+        full = warm_state(model)
+        for count in args.rows:
+            state = tree.take_rows(full, torch.arange(count) % MIN_ROWS)
+            step = stepper(model, state, count)
+            core = core_stepper(model, state, count)
+            with FlopCounterMode(display=False) as counter:
+                step()
+            times = interleave({"step": step, "core": core, "peak": gemm}, args.seconds)
+            peak = GEMM_FLOP / times["peak"] / 1e9
+            mflop = counter.get_total_flops() / count / 1e6
+            core_mflop = model.sequence.flops_per_step() / 1e6
+            rows.append(
+                {
+                    "family": family,
+                    "rows": count,
+                    "env_steps_per_second": round(count / times["step"], 1),
+                    "ms": round(times["step"] * 1e3, 2),
+                    "mflop_per_step": round(mflop, 2),
+                    "share_of_peak": round(mflop * count / times["step"] / 1e3 / peak, 3),
+                    "core_ms": round(times["core"] * 1e3, 2),
+                    "core_mflop": round(core_mflop, 2),
+                    "core_share_of_peak": round(core_mflop * count / times["core"] / 1e3 / peak, 3),
+                    "gemm_peak_gflops": round(peak, 1),
+                }
+            )
+    return rows
+
+
+def env_overhead(args: Args) -> list[Row]:
+    """`DreamVectorEnv.step` with latent observations against the bare `WorldModel.step`, turn and turn about."""
+    rows, count = [], 64
+    for family in args.families:
+        model = build(family)
+        checkpoint = Checkpoint(
+            model=model, contexts=random_context(model.spec, 8, 4), family=family, config=None, card={}, path=Path(".")
+        )
+        envs = DreamVectorEnv(count, checkpoint=checkpoint, obs_type="latent", horizon=10**9)
+        envs.reset(seed=0)
+        actions = np.zeros(count, dtype=np.int64)
+        with torch.inference_mode():
+            bare = stepper(model, tree.take_rows(warm_state(model), torch.arange(count) % MIN_ROWS), count)
+            for _ in range(130):  # both with a full window
+                envs.step(actions)
+            times = interleave({"bare": bare, "env": lambda envs=envs: envs.step(actions)}, args.seconds * 2)
+        rows.append(
+            {
+                "family": family,
+                "rows": count,
+                "model_ms": round(times["bare"] * 1e3, 2),
+                "env_ms": round(times["env"] * 1e3, 2),
+                "ratio": round(times["env"] / times["bare"], 3),
+            }
+        )
+    return rows
+
+
+def build(family: str, side: int = 64) -> Any:
+    """A paper-sized model with random weights."""
+    torch.manual_seed(0)
+    spec = WorldSpec(world="Benchmark", observation_shape=(3, side, side), actions=DiscreteActions(count=18))
+    model = FAMILIES[family].build(FAMILIES[family].paper, spec).eval()
+    # A fresh head says even odds of an end; a row that is reset is not what is measured here.
+    torch.nn.init.constant_(model.termination.output.bias, -30.0)
+    return model
+
+
+def random_context(spec: WorldSpec, rows: int, steps: int) -> Segment:
+    """Noise in the shape of experience."""
+    frames = torch.randint(0, 256, (rows, steps, *spec.observation_shape), dtype=torch.uint8)
+    actions = sample_actions(spec.actions, rows * steps).unflatten(0, (rows, steps))
+    flags = torch.zeros(rows, steps, dtype=torch.bool)
+    return Segment(frames, actions, torch.zeros(rows, steps), flags, ~flags)
+
+
+def warm_state(model: Any) -> Any:
+    """A state past the Transformer's window."""
+    steps = getattr(model.sequence.config, "window", 8) + 2
+    return model.observe(random_context(model.spec, MIN_ROWS, steps))
+
+
+def stepper(model: Any, state: Any, rows: int) -> Callable[[], None]:
+    """One imagined step after another."""
+    actions, seeds = sample_actions(model.spec.actions, rows), torch.arange(rows)
+    held = [tree.clone(state), 0]
+
+    def step() -> None:
+        held[0], _ = model.step(held[0], actions, Noise(seeds, torch.full_like(seeds, held[1])))
+        held[1] += 1
+
+    return step
+
+
+def core_stepper(model: Any, state: Any, rows: int) -> Callable[[], None]:
+    """The sequence model alone."""
+    inputs = torch.randn(rows, model.sequence.width)
+    held = [tree.clone(state.cache)]
+
+    def step() -> None:
+        _, held[0] = model.sequence.step(inputs, held[0])
+
+    return step
+
+
+SIDE = 2048
+GEMM_FLOP = 2 * SIDE**3
+_LEFT, _RIGHT = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)
+
+
+def gemm() -> None:
+    """The yardstick."""
+    _LEFT @ _RIGHT
+
+
+def interleave(functions: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+    """Median seconds of each call, measured turn and turn about, so that a busy moment meets all of them."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
+        function()
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline or len(next(iter(times.values()))) < 5:
+        for name, function in functions.items():
+            for _ in range(1 if name == "peak" else 5):
+                begin = time.perf_counter()
+                function()
+                times[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def table(rows: list[Row]) -> str:
+    """Rows as columns for people."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [names] + [[f"{value:,}" if isinstance(value, int) else str(value) for value in (row.get(name, "") for name in names)] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
