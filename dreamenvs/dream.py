@@ -16,8 +16,9 @@ StateT = TypeVar("StateT")
 ObservationType = Literal["rgb", "latent", "tokens"]
 
 MIN_ROWS = 8
-"""Matrix products over fewer rows than this take other code paths in BLAS and round differently, so a smaller batch is
-padded: a row then has the same future alone and among others."""
+_ROW_MULTIPLE = 4
+"""Matrix products over few rows, or over rows that do not come in fours, take other code paths in BLAS and round
+differently; so a batch is padded to such a number, and a row has the same future alone and among others."""
 
 _RESET_DRAW = 1_000_003  # far from the draws that models use
 
@@ -40,6 +41,11 @@ class Transition(NamedTuple):
     failed: Tensor  # (B,) bool: the model produced NaN or infinity; the row shows its last finite state
 
 
+def padded_rows(count: int) -> int:
+    """The number of rows that a batch of `count` is computed with."""
+    return max(MIN_ROWS, -(-count // _ROW_MULTIPLE) * _ROW_MULTIPLE)
+
+
 @torch.inference_mode()
 def observe_contexts(model: WorldModel[StateT], contexts: Segment, batch: int = 16) -> StateT:
     """The states in which imagined episodes start, one for each context. Done once, so a reset encodes no frame."""
@@ -48,7 +54,7 @@ def observe_contexts(model: WorldModel[StateT], contexts: Segment, batch: int = 
         raise ValueError("a dream needs at least one start context, and there is none")
     # Every part has the same size, so that a start does not depend on how many others there are.
     indices = torch.arange(-(-count // batch) * batch, device=contexts.observations.device) % count
-    parts = [model.observe(tree.take_rows(contexts, rows)) for rows in indices.split(batch)]
+    parts = [model.observe(tree.take_rows(contexts, rows)) for rows in torch.split(indices, batch)]
     return tree.map(lambda leaf: leaf[:count].clone(), tree.concatenate(parts))
 
 
@@ -75,7 +81,7 @@ class Dream(Generic[StateT]):
         first = next(tree.leaves(starts))
         self._num_starts = first.shape[0]
         self._device = first.device
-        self._padded = max(num_rows, MIN_ROWS)
+        self._padded = padded_rows(num_rows)
         self._rows: Rows[StateT] | None = None
 
     @property
@@ -120,7 +126,7 @@ class Dream(Generic[StateT]):
         self._rows = rows._replace(clocks=clocks, ages=rows.ages.index_fill(0, indices, 0))
 
     def step(self, actions: Tensor, resetting: Tensor | None = None) -> Transition:
-        """Advance every row by one action; rows in `resetting` (N,) begin a new episode instead, their action unused."""
+        """Advance every row by one action; rows in `resetting` (N,) begin a new episode instead, whatever theirs is."""
         # Autograd cannot keep a tensor that was made in inference mode, and a learner may want to: copies can be kept.
         return tree.map(lambda leaf: leaf[: self.num_rows].clone(), self._step(actions, resetting))
 
@@ -159,7 +165,7 @@ class Dream(Generic[StateT]):
         state, count = self.rows.state, self.num_rows
         if indices is not None:
             count = len(indices)
-            padding = indices[:1].expand(max(MIN_ROWS - count, 0))
+            padding = indices[:1].expand(padded_rows(count) - count)
             state = tree.take_rows(state, torch.cat([indices, padding]))
         if kind == "rgb":
             return self.model.decode(state)[:count].permute(0, 2, 3, 1).contiguous()

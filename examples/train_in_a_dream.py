@@ -1,7 +1,7 @@
 """Train PPO inside a dream of Pong: no simulator and no ROM, only a learned world.
 
-    python examples/train_in_a_dream.py
-    python examples/train_in_a_dream.py --steps 100000 --id dreamenvs/STEPVQ-Pong-v0
+python examples/train_in_a_dream.py
+python examples/train_in_a_dream.py --steps 100000 --id dreamenvs/STEPVQ-Pong-v0
 """
 
 from __future__ import annotations

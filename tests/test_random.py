@@ -13,7 +13,13 @@ def make_noise(rows: int = 4, step: int = 3, **kwargs: float) -> Noise:
 
 def test_mix_gives_the_published_splitmix64_sequence() -> None:
     states = wrap_seed(1234567) + torch.arange(1, 6) * GOLDEN
-    published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    published = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
     assert [value % 2**64 for value in mix(states).tolist()] == published
 
 

@@ -82,7 +82,9 @@ def counting_contexts(starts: tuple[int, ...] = (0,)) -> Segment:
 def counting_checkpoint(starts: tuple[int, ...] = (0,), **kwargs: object) -> Checkpoint:
     """A CountingWorld as environments take it."""
     world = CountingWorld(**kwargs)  # type: ignore[arg-type]
-    return Checkpoint(model=world, contexts=counting_contexts(starts), family="Counting", config=None, card={}, path=Path("counting"))
+    return Checkpoint(
+        model=world, contexts=counting_contexts(starts), family="Counting", config=None, card={}, path=Path("counting")
+    )
 
 
 class Point(NamedTuple):

@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -69,7 +70,9 @@ def parameters(args: Args) -> list[Row]:
             head = sum(p.numel() for p in model.prior.parameters())
             sizes[side] = model.tokenizer.bottleneck_size + head
             total = sum(p.numel() for p in model.parameters())
-            rows.append({"family": family, "frame": f"{side}x{side}", "bottleneck_and_head": sizes[side], "whole_model": total})
+            rows.append(
+                {"family": family, "frame": f"{side}x{side}", "bottleneck_and_head": sizes[side], "whole_model": total}
+            )
         rows[-1]["growth"] = round(sizes[96] / sizes[64], 3)
     return rows
 
@@ -123,7 +126,7 @@ def env_overhead(args: Args) -> list[Row]:
             bare = stepper(model, tree.take_rows(warm_state(model), torch.arange(count) % MIN_ROWS), count)
             for _ in range(130):  # both with a full window
                 envs.step(actions)
-            times = interleave({"bare": bare, "env": lambda envs=envs: envs.step(actions)}, args.seconds * 2)
+            times = interleave({"bare": bare, "env": partial(envs.step, actions)}, args.seconds * 2)
         rows.append(
             {
                 "family": family,
@@ -211,7 +214,8 @@ def interleave(functions: dict[str, Callable[[], Any]], seconds: float) -> dict[
 def table(rows: list[Row]) -> str:
     """Rows as columns for people."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [names] + [[f"{value:,}" if isinstance(value, int) else str(value) for value in (row.get(name, "") for name in names)] for row in rows]
+    values = [[row.get(name, "") for name in names] for row in rows]
+    cells = [names] + [[f"{value:,}" if isinstance(value, int) else str(value) for value in line] for line in values]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
 

@@ -21,7 +21,7 @@ from dreamenvs.data.collect import Policy, collect, random_policy
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.storage import save_episodes
 from dreamenvs.envs.catalog import WORLDS
-from dreamenvs.envs.real import default_source, describe, make_source
+from dreamenvs.envs.source import default_source, describe, make_source
 
 
 @dataclass(frozen=True, kw_only=True)

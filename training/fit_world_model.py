@@ -183,7 +183,7 @@ def make_card(
     """What the checkpoint says of itself."""
     return {
         "title": f"{family} dream of {world}",
-        "summary": "A small first dream, fitted in minutes on two CPU cores: a start to look at, not a benchmark result.",
+        "summary": "A small first dream, fitted within an hour on one CPU core: a start, not a benchmark result.",
         "data": dict(load_notes(args.data)) | {"episodes": len(episodes), "steps": sum(map(len, episodes))},
         "fitting": {
             "preset": args.preset,

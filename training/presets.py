@@ -25,7 +25,7 @@ def model_config(family: str, preset: str) -> Any:
     if preset != "small":
         raise ValueError(f"there are the presets {', '.join(PRESETS)}, not {preset!r}")
     conv = ConvConfig(channels=(24, 48, 64), strides=(2, 2, 2))
-    tokenizer: VQConfig | CategoricalConfig = VQConfig(conv=conv, code_width=16, revival=0.5)
+    tokenizer: VQConfig | CategoricalConfig = VQConfig(conv=conv, code_width=16, commitment=0.25 / 16, revival=0.5)
     if isinstance(paper.tokenizer, CategoricalConfig):
         conv = ConvConfig(channels=(24, 48, 64, 64), strides=(2, 2, 2, 2))
         tokenizer = CategoricalConfig(conv=conv, categories=16, classes=16)

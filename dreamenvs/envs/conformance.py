@@ -22,7 +22,7 @@ _VECTOR_KWARGS = ("num_envs", "autoreset_mode", "vectorization_mode", "vector_kw
 
 
 class ConformanceError(AssertionError):
-    """A vector environment does what Gymnasium's own would not; the message says in which mode, when, where and what."""
+    """A vector environment does what Gymnasium's own would not; the message says in which mode, when and where."""
 
 
 def check_vector_env(

@@ -1,192 +1,101 @@
-"""The real environments behind dreams, built from a `SourceEnv` with the preprocessing that its data was made with.
-
-A SourceEnv may come from a stranger's checkpoint: its id is looked up and never imported, its values are scalars.
-"""
+"""The real environment beside a dream: same preprocessing, same spaces, and the model's own view of real frames."""
 
 from __future__ import annotations
 
-import os
-import re
-import sys
-from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any
 
-import gymnasium
+import gymnasium as gym
 import numpy as np
-from gymnasium.wrappers import TimeLimit
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from dreamenvs.envs.atari import AtariConfig, AtariProtocol
-from dreamenvs.envs.crafter import CrafterConfig, CrafterEnv
-from dreamenvs.envs.minatar import GAMES, MinAtarConfig, MinAtarEnv
-from dreamenvs.envs.pixels import Pixels, PixelsConfig
-from dreamenvs.types import ContinuousActions, DiscreteActions, Scalar, SourceEnv, WorldSpec
-
-PixelEnv = gymnasium.Env[NDArray[np.uint8], Any]
-EXTRAS = {"ALE": "atari", "MinAtar": "minatar", "dm_control": "dmc", "Crafter": "crafter"}
-"""The extra that brings each namespace."""
-MODULES = {"ALE": "ale_py", "MinAtar": "minatar", "dm_control": "shimmy", "Crafter": "crafter"}
-
-_ID = re.compile(r"(?:[A-Za-z0-9_-]+/)?[A-Za-z0-9_.-]+")
-_WORD = re.compile(r"[A-Za-z0-9_. +-]*")
+from dreamenvs.actions import action_space, check_actions, zero_actions
+from dreamenvs.dream import MIN_ROWS, ObservationType
+from dreamenvs.envs.loading import CheckpointLike, open_world
+from dreamenvs.envs.source import make_source
+from dreamenvs.envs.spaces import check_choice, observation_space
+from dreamenvs.protocols import WorldModel
+from dreamenvs.types import Segment
 
 
-def make_source(source: SourceEnv, observation_shape: tuple[int, int, int] | None = None, **kwargs: Scalar) -> PixelEnv:
-    """The real environment of a dream; `kwargs`, such as `render_mode`, are added to the source's own.
+def make_real(
+    checkpoint: CheckpointLike, *, obs_type: ObservationType = "rgb", device: str | torch.device = "cpu", **kwargs: Any
+) -> gym.Env[Any, Any]:
+    """Build the real environment that a dream was fitted on, with the observations that the dream gives.
 
-    Actions are Discrete from 0 or a float32 Box. With `observation_shape` (C, H, W), another shape is refused.
+    Args:
+        checkpoint: An environment id, the path of a checkpoint directory, or what `dreamenvs.load` returned.
+        obs_type: `"rgb"` frames; for `"latent"` and `"tokens"` the world model watches them, so that a policy that
+            learned in the dream can act for real.
+        device: Where the model runs.
+        **kwargs: Further arguments of the real environment, such as `render_mode`.
     """
-    check_source(source)
-    options = dict(source.options)
-    limit = options.pop("max_episode_steps", None)
-    _import_namespace(source.id)
-    try:
-        env = RECIPES[source.preprocessing](source.id, {**source.kwargs, **kwargs}, options)
-    except TypeError as error:
-        raise ValueError(f"{source.id} does not take these settings: {error}") from error
-    if limit is not None:
-        env = TimeLimit(env, int(limit))
-    env = _plain_actions(env)
-    _check_observations(env, observation_shape)
-    return env
-
-
-def default_source(env_id: str) -> SourceEnv:
-    """The usual preprocessing for an id, with every setting written out."""
-    namespace = _namespace(env_id)
-    if namespace == "ALE":
-        return SourceEnv(
-            id=env_id,
-            kwargs={"frameskip": 1, "repeat_action_probability": 0.0, "full_action_space": False},
-            preprocessing="atari",
-            options=vars(AtariConfig()),
+    check_choice("obs_type", obs_type, ObservationType)
+    world = open_world(checkpoint, device)
+    spec = world.model.spec
+    if spec.source is None:
+        raise ValueError(f"the dream {world.name} does not say which real environment it was fitted on")
+    env = make_source(spec.source, spec.observation_shape, **kwargs)
+    if env.action_space != action_space(spec.actions):
+        raise ValueError(
+            f"{spec.source.id} takes {env.action_space} here, but its dream takes {action_space(spec.actions)}"
         )
-    if namespace == "MinAtar":
-        return SourceEnv(id=env_id, preprocessing="minatar", options=vars(MinAtarConfig()))
-    if namespace == "Crafter":
-        return SourceEnv(id=env_id, preprocessing="crafter", options=vars(CrafterConfig()))
-    repeat = 2 if namespace == "dm_control" else 1
-    return SourceEnv(id=env_id, preprocessing="pixels", options=vars(PixelsConfig(repeat=repeat)))
+    return env if obs_type == "rgb" else WatchedEnv(env, world.model, obs_type, device)
 
 
-def describe(env: PixelEnv, *, world: str, source: SourceEnv) -> WorldSpec:
-    """The WorldSpec of a real environment."""
-    shape, space = env.observation_space.shape, env.action_space
-    assert shape is not None
-    height, width, channels = shape
-    actions: DiscreteActions | ContinuousActions
-    if isinstance(space, gymnasium.spaces.Discrete):
-        actions = DiscreteActions(count=int(space.n))
-    else:
-        assert isinstance(space, gymnasium.spaces.Box)
-        actions = ContinuousActions(low=tuple(space.low.tolist()), high=tuple(space.high.tolist()))
-    return WorldSpec(world=world, observation_shape=(channels, height, width), actions=actions, source=source)
+class WatchedEnv(gym.Wrapper[Any, Any, NDArray[np.uint8], Any]):
+    """A real environment seen through a world model: `observe` at the reset, `update` with every frame."""
+
+    def __init__(
+        self,
+        env: gym.Env[NDArray[np.uint8], Any],
+        model: WorldModel[Any],
+        obs_type: ObservationType,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        super().__init__(env)
+        self.model = model
+        self.obs_type = obs_type
+        self.observation_space = observation_space(model, obs_type)
+        self._device = torch.device(device)
+        self._state: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a real episode; the model has seen its first frame and nothing else."""
+        frame, info = self.env.reset(seed=seed, options=options)
+        with torch.inference_mode():
+            self._state = self.model.observe(_still(self.model, self._rows(frame)))
+        return self._view(), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Act for real, and show the model what came of it."""
+        actions = check_actions(self.model.spec.actions, np.asarray(action)[None], 1).to(self._device)
+        frame, reward, terminated, truncated, info = self.env.step(action)
+        with torch.inference_mode():
+            repeated = actions.expand(MIN_ROWS, *actions.shape[1:])
+            self._state = self.model.update(self._state, repeated, self._rows(frame))
+        return self._view(), reward, terminated, truncated, info
+
+    @torch.no_grad()
+    def _view(self) -> NDArray[Any]:
+        view = self.model.features(self._state) if self.obs_type == "latent" else self.model.tokens(self._state)
+        array: NDArray[Any] = view[0].cpu().numpy().copy()
+        return array
+
+    def _rows(self, frame: NDArray[np.uint8]) -> Tensor:
+        """The frame as a batch; of the size that a dream's batches have, so that both round alike."""
+        pixels = torch.from_numpy(np.ascontiguousarray(frame)).permute(2, 0, 1).to(self._device)
+        return pixels.expand(MIN_ROWS, *pixels.shape)
 
 
-def check_source(source: SourceEnv) -> None:
-    """Refuse what could import a module, open a file or call back into something else."""
-    if not _ID.fullmatch(source.id):
-        raise ValueError(f"{source.id!r} is no plain environment id; ids that name a module are not followed")
-    if source.id.startswith("GymV"):
-        raise ValueError(f"{source.id} builds other environments by name and is not followed")
-    if source.preprocessing not in RECIPES:
-        raise ValueError(f"no preprocessing {source.preprocessing!r}; there are {', '.join(map(repr, RECIPES))}")
-    for name, value in (*source.kwargs.items(), *source.options.items()):
-        if not isinstance(value, bool | int | float | str | None):
-            raise ValueError(f"{name} of {source.id} must be a plain value, not {type(value).__name__}")
-        if isinstance(value, str) and not _WORD.fullmatch(value):
-            raise ValueError(f"{name} of {source.id} must be a plain word, not {value!r}")
-
-
-def _namespace(env_id: str) -> str:
-    return env_id.partition("/")[0]
-
-
-def _import_namespace(env_id: str) -> None:
-    """Register the ids of a known namespace; any other id must be registered already."""
-    namespace = _namespace(env_id)
-    if namespace not in MODULES:
-        if env_id not in gymnasium.registry:
-            raise ValueError(f"{env_id} is not registered; import its package first")
-        return
-    # Without a display MuJoCo finds no GL of its own; the choice must be made before dm_control is imported.
-    if namespace == "dm_control" and sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")
-    try:
-        module = import_module(MODULES[namespace])
-    except ImportError as error:
-        raise ImportError(f'{env_id} needs an extra: pip install "dreamenvs[{EXTRAS[namespace]}]"') from error
-    gymnasium.register_envs(module)
-
-
-def _make_plain(env_id: str, kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> PixelEnv:
-    if options:
-        raise TypeError(f"the preprocessing 'none' has no options: {', '.join(options)}")
-    return gymnasium.make(env_id, **kwargs)
-
-
-def _make_atari(env_id: str, kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> PixelEnv:
-    # The protocol skips frames itself, and the checker would look at every one of them.
-    settings: dict[str, Any] = {"repeat_action_probability": 0.0, "full_action_space": False, **kwargs, "frameskip": 1}
-    return AtariProtocol(gymnasium.make(env_id, disable_env_checker=True, **settings), AtariConfig(**options))
-
-
-def _make_minatar(env_id: str, kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> PixelEnv:
-    match = re.fullmatch(rf"MinAtar/({'|'.join(GAMES)})-v([01])", env_id)
-    if match is None:
-        raise ValueError(f"{env_id} is no MinAtar game; there are {', '.join(GAMES)}, with -v0 or -v1")
-    return MinAtarEnv(MinAtarConfig(**options), match[1], minimal=match[2] == "1", **kwargs)
-
-
-def _make_crafter(env_id: str, kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> PixelEnv:
-    if env_id != "Crafter":
-        raise ValueError(f"{env_id} is not Crafter")
-    return CrafterEnv(CrafterConfig(**options), **kwargs)
-
-
-def _make_pixels(env_id: str, kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> PixelEnv:
-    config = PixelsConfig(**options)
-    drawing: dict[str, Any] = {"render_mode": "rgb_array"}
-    if _namespace(env_id) == "dm_control":
-        drawing["render_kwargs"] = {"height": config.size, "width": config.size, "camera_id": config.camera_id}
-    return Pixels(gymnasium.make(env_id, **{**kwargs, **drawing}), config)
-
-
-def _plain_actions(env: PixelEnv) -> PixelEnv:
-    """Actions as the dream has them: Discrete from 0, or a float32 Box."""
-    space = env.action_space
-    if isinstance(space, gymnasium.spaces.Discrete):
-        if space.start == 0:
-            return env
-        start = int(space.start)
-        return gymnasium.wrappers.TransformAction(
-            env, lambda action: int(action) + start, gymnasium.spaces.Discrete(int(space.n))
-        )
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-        raise ValueError(f"a dream knows Discrete and one-dimensional Box actions, not {space}")
-    if space.dtype == np.float32:
-        return env
-    low, high, dtype = space.low.astype(np.float32), space.high.astype(np.float32), space.dtype
-    return gymnasium.wrappers.TransformAction(
-        env, lambda action: np.asarray(action).astype(dtype), gymnasium.spaces.Box(low, high, dtype=np.float32)
+def _still(model: WorldModel[Any], frames: Tensor) -> Segment:
+    """A context of one frame for each row, with an action that nobody reads."""
+    rows, device = len(frames), frames.device
+    return Segment(
+        observations=frames[:, None],
+        actions=zero_actions(model.spec.actions, rows, device)[:, None],
+        rewards=torch.zeros(rows, 1, device=device),
+        terminated=torch.zeros(rows, 1, dtype=torch.bool, device=device),
+        valid=torch.ones(rows, 1, dtype=torch.bool, device=device),
     )
-
-
-def _check_observations(env: PixelEnv, expected: tuple[int, int, int] | None) -> None:
-    space = env.observation_space
-    if not isinstance(space, gymnasium.spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
-        raise ValueError(f"observations must be H × W × C uint8 images, not {space}; try the preprocessing 'pixels'")
-    height, width, channels = space.shape
-    if expected is not None and (channels, height, width) != tuple(expected):
-        raise ValueError(f"observations are {(channels, height, width)} (C, H, W), not {tuple(expected)} as expected")
-
-
-Recipe = Callable[[str, Mapping[str, Any], Mapping[str, Any]], PixelEnv]
-RECIPES: dict[str, Recipe] = {
-    "none": _make_plain,
-    "atari": _make_atari,
-    "minatar": _make_minatar,
-    "crafter": _make_crafter,
-    "pixels": _make_pixels,
-}

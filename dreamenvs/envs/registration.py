@@ -9,6 +9,7 @@ import gymnasium as gym
 from dreamenvs.envs.catalog import WORLDS, names
 from dreamenvs.envs.library import NAMESPACE, locate
 
+
 def register_all() -> None:
     """Register the papers' families on the papers' worlds; called once by `import dreamenvs`."""
     for name in names():

@@ -84,11 +84,15 @@ class DreamVecEnv(VecEnv):
             raise ValueError(f"the rows of a dream share their attributes: set {attr_name!r} for all of them or none")
         setattr(self.venv, attr_name, value)
 
-    def env_method(self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
+    ) -> list[Any]:
         """Call a method of the vector environment once, and give its result to each row asked for."""
         result = getattr(self.venv, method_name)(*method_args, **method_kwargs)
         return [result for _ in self._get_indices(indices)]
 
-    def env_is_wrapped(self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: Indices = None) -> list[bool]:
+    def env_is_wrapped(
+        self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: Indices = None
+    ) -> list[bool]:
         """No row is wrapped: use `VecMonitor` for episode returns."""
         return [False for _ in self._get_indices(indices)]

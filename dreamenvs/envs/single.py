@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -26,7 +26,7 @@ class DreamEnv(gym.Env[Any, Any]):
     (64,)
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 15}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012 (Gymnasium's own)
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class DreamEnv(gym.Env[Any, Any]):
             temperature=temperature,
         )
         # A dictionary of its own: Gymnasium's SyncVectorEnv up to 1.3 writes into it.
-        self.metadata = deepcopy(type(self).metadata)  # type: ignore[misc]
+        self.metadata = deepcopy(type(self).metadata)
         self.observation_space = self._vector.single_observation_space
         self.action_space = self._vector.single_action_space
         self.render_mode = render_mode
@@ -73,7 +73,7 @@ class DreamEnv(gym.Env[Any, Any]):
         info = {key: infos[key][0] for key in ("error",) if key in infos}
         return observation[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), info
 
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> NDArray[np.uint8] | None:
         """The current frame, H×W×3."""
         frames = self._vector.render()
         return None if frames is None else frames[0]

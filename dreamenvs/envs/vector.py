@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
     so in `infos["error"]`; the other rows go on.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {
+    metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium's own declaration)
         "render_modes": ["rgb_array"],
         "render_fps": 15,
         "autoreset_mode": AutoresetMode.NEXT_STEP,
@@ -81,7 +81,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode must be 'rgb_array' or None, not {render_mode!r}")
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self.metadata = deepcopy(type(self).metadata) | {"autoreset_mode": self.autoreset_mode}  # type: ignore[misc]
+        self.metadata = deepcopy(type(self).metadata) | {"autoreset_mode": self.autoreset_mode}
         self.metadata["torch"] = output == "torch"
         self.render_mode = render_mode
         self.obs_type = obs_type
@@ -145,7 +145,13 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
             self._finished = ended
         if self.output == "numpy":
             rewards = rewards.double()  # Gymnasium's own vector environments give float64
-        return self._export(observation), self._export(rewards), self._export(terminated), self._export(truncated), infos
+        return (
+            self._export(observation),
+            self._export(rewards),
+            self._export(terminated),
+            self._export(truncated),
+            infos,
+        )
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
         """One H×W×3 frame for each row, or None where no `render_mode` was chosen."""

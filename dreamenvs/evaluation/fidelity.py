@@ -53,7 +53,7 @@ def measure(
     copy_tokens = model.tokens(state).clone()
     seeds = torch.from_numpy(rng.integers(2**62, size=starts))
     errors, copy_errors, imagined = [], [], []
-    accuracy = (0.0, 0.0)
+    accuracy = copy_accuracy = 0.0
     for step in range(horizon):
         noise = Noise(seeds, torch.full_like(seeds, step))
         state, outcome = model.step(state, segment.actions[:, last + step], noise)
@@ -63,15 +63,16 @@ def measure(
         copy_errors.append(_error(segment.observations[:, last], real))
         if step == 0:
             tokens = model.tokens(model.observe(_one_frame(segment, context)))
-            accuracy = tuple(float((each == tokens).float().mean()) for each in (model.tokens(state), copy_tokens))
+            accuracy = float((model.tokens(state) == tokens).float().mean())
+            copy_accuracy = float((copy_tokens == tokens).float().mean())
     recall, precision, seen = _reward_agreement(torch.stack(imagined, 1), segment.rewards[:, last : last + horizon])
     by_step = [_psnr(error) for error in errors]
     return Fidelity(
         psnr=round(sum(by_step) / horizon, 2),
         psnr_by_step=by_step,
         copy_psnr_by_step=[_psnr(error) for error in copy_errors],
-        token_accuracy=round(accuracy[0], 4),
-        copy_token_accuracy=round(accuracy[1], 4),
+        token_accuracy=round(accuracy, 4),
+        copy_token_accuracy=round(copy_accuracy, 4),
         reward_recall=recall,
         reward_precision=precision,
         rewards_seen=seen,

@@ -41,7 +41,7 @@ def code_figure(tokenizer: GridTokenizer, frames: Tensor, scale: int = 2, gap: i
     pixels = tokenizer.decode(tokenizer.embed(tokens))
     restored = (pixels * 255).round().clamp(0, 255).to(torch.uint8)
     height, width = frames.shape[2:]
-    grid = tokens.unflatten(1, tokenizer.grid).cpu().numpy()
+    grid = tokens.cpu().numpy().reshape(-1, *tokenizer.grid)
     codes = palette(tokenizer.vocabulary)[grid]
     changed = np.zeros(grid.shape, dtype=bool)
     changed[1:] = grid[1:] != grid[:-1]
@@ -52,7 +52,10 @@ def code_figure(tokenizer: GridTokenizer, frames: Tensor, scale: int = 2, gap: i
 
 def palette(count: int) -> Image:
     """`count` distinct colours (count, 3); neighbouring numbers get unlike hues, by the golden ratio."""
-    colours = [colorsys.hsv_to_rgb(0.618033988749895 * i % 1.0, 0.55 + 0.4 * (i % 2), 0.95 - 0.25 * (i % 3)) for i in range(count)]
+    colours = [
+        colorsys.hsv_to_rgb(0.618033988749895 * i % 1.0, 0.55 + 0.4 * (i % 2), 0.95 - 0.25 * (i % 3))
+        for i in range(count)
+    ]
     return (np.array(colours) * 255).astype(np.uint8)
 
 

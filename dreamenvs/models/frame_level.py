@@ -90,7 +90,7 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
             hidden = self.mixer.linear.weight.new_zeros(rows, self.sequence.width)
             return FrameState(tokens[:, -1], hidden, cache)
         inputs = self._mix(tokens[:, :-1].flatten(0, 1), context.actions[:, :-1].flatten(0, 1))
-        hidden, cache = self.sequence.extend(inputs.unflatten(0, (rows, steps - 1)), cache)
+        hidden, cache = self.sequence.extend(rearrange(inputs, "(b t) d -> b t d", b=rows), cache)
         return FrameState(tokens[:, -1], hidden[:, -1], cache)
 
     def update(self, state: FrameState[CacheT], actions: Tensor, observations: Tensor) -> FrameState[CacheT]:
@@ -98,9 +98,7 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         hidden, cache = self.sequence.step(self._mix(state.tokens, actions), state.cache)
         return FrameState(self.tokenizer.encode(observations), hidden, cache)
 
-    def step(
-        self, state: FrameState[CacheT], actions: Tensor, noise: Noise
-    ) -> tuple[FrameState[CacheT], Outcome]:
+    def step(self, state: FrameState[CacheT], actions: Tensor, noise: Noise) -> tuple[FrameState[CacheT], Outcome]:
         """One imagined step: reward, termination and next frame all follow from the hidden after the action."""
         hidden, cache = self.sequence.step(self._mix(state.tokens, actions), state.cache)
         tokens, finite = self.prior.sample(hidden, noise)
@@ -153,9 +151,9 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
 
     def dynamics_loss(self, posterior: Posterior, segment: Segment) -> LossTerms:
         """Next frame, reward and termination, from the frames (B·T) of a posterior and the segment's actions."""
-        rows, steps = segment.actions.shape[:2]
+        rows = len(segment.actions)
         inputs = self.mixer(posterior.latent, self.encode_actions(segment.actions.flatten(0, 1)))
-        hidden = self.sequence(inputs.unflatten(0, (rows, steps)))
+        hidden = self.sequence(rearrange(inputs, "(b t) d -> b t d", b=rows))
         following: Any = [rearrange(part, "(b t) ... -> b t ...", b=rows)[:, 1:].flatten(0, 1) for part in posterior]
         pairs = (segment.valid[:, :-1] & segment.valid[:, 1:]).flatten()
         prior = self.prior.loss(hidden[:, :-1].flatten(0, 1), Posterior(*following), pairs)

@@ -41,7 +41,7 @@ def attend_visible(queries: Tensor, keys: Tensor, values: Tensor, visible: Tenso
     """Attention (B, heads, T, head_dim) to keys and values (B, heads, S, head_dim) where visible (B, 1, T, S)."""
     # Not scaled_dot_product_attention: on CPU its rounding of short queries depends on the number of threads.
     scores = (queries * queries.shape[-1] ** -0.5) @ keys.mT
-    return scores.masked_fill(~visible, -torch.inf).softmax(-1) @ values
+    return torch.matmul(scores.masked_fill(~visible, -torch.inf).softmax(-1), values)
 
 
 def attend_one(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> Tensor:

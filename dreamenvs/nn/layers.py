@@ -10,21 +10,26 @@ MIN_ROWS = 16
 
 
 def row_linear(inputs: Tensor, weight: Tensor) -> Tensor:
-    """(B, D') for inputs (B, D) and weight (D', D)."""
-    rows = inputs.shape[0]
+    """(..., D') for inputs (..., D) and weight (D', D)."""
+    rows = inputs.shape[:-1].numel()
     if rows >= MIN_ROWS:
         return F.linear(inputs, weight)
     # BLAS sums the last one to three rows of a small matrix in another order; zero rows keep real ones out of there.
-    return F.linear(F.pad(inputs, (0, 0, 0, MIN_ROWS - rows)), weight)[:rows]
+    padded = F.pad(inputs.reshape(rows, -1), (0, 0, 0, MIN_ROWS - rows))
+    return F.linear(padded, weight)[:rows].view(*inputs.shape[:-1], -1)
 
 
 def row_silu(inputs: Tensor) -> Tensor:
-    """SiLU; torch's own rounds the elements at the end of a thread's share differently from the others."""
+    """SiLU; torch's own, kept for gradients, rounds the elements at the end of a thread's share differently."""
+    if torch.is_grad_enabled():
+        return F.silu(inputs)
     return inputs / torch.neg(inputs).exp_().add_(1)
 
 
 def row_softplus(inputs: Tensor) -> Tensor:
-    """Softplus, built like `row_silu` from functions that round every element alike."""
+    """Softplus; like `row_silu` built from functions that round every element alike."""
+    if torch.is_grad_enabled():
+        return F.softplus(inputs)
     return inputs.abs().neg_().exp_().log1p_().add_(inputs.clamp(min=0))
 
 

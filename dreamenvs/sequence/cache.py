@@ -44,8 +44,16 @@ def check_fresh(cache: TransformerCache) -> bool:
 
 
 def copy_ring(cache: TransformerCache) -> TransformerCache:
-    """The same cache over a ring of its own."""
-    return TransformerCache(cache.keys.clone(), cache.values.clone(), cache.position, cache.position.clone())
+    """The same cache over a ring of its own, zero wherever the cache shows nothing."""
+    # A branch may have left NaN there, and a weight of zero does not silence NaN.
+    out_of_sight = held_inputs(cache) <= (cache.position[:, None] - cache.keys.shape[3]).clamp(min=-1)
+    out_of_sight = out_of_sight[:, None, None, :, None]
+    return TransformerCache(
+        cache.keys.masked_fill(out_of_sight, 0),
+        cache.values.masked_fill(out_of_sight, 0),
+        cache.position,
+        cache.position.clone(),
+    )
 
 
 def claim_ring(cache: TransformerCache) -> TransformerCache:

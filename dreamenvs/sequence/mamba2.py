@@ -6,6 +6,7 @@ The mixer's parameters have the names and shapes of `mamba_ssm.Mamba2`, whose ke
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache as remember
@@ -79,17 +80,18 @@ class Mamba2Mixer(nn.Module):
     def forward(self, inputs: Tensor, conv: Tensor, ssm: Tensor) -> tuple[Tensor, Mamba2Cache]:
         """Outputs (B, T, D) and this layer's memory after inputs (B, T, D), given its memory before them."""
         groups, heads, width = self.config.groups, self.config.heads, self.config.conv_width
-        z, xbc, dt = self.in_proj(inputs).split_with_sizes(self.sizes, -1)
+        z, xbc, dt = row_linear(inputs, self.in_proj.weight).split_with_sizes(self.sizes, -1)
         history = torch.cat((conv, xbc), 1)
-        xbc = F.silu(self._convolve([history[:, i : i + inputs.shape[1]] for i in range(width)]))
+        xbc = row_silu(self._convolve([history[:, i : i + inputs.shape[1]] for i in range(width)]))
         x, b, c = xbc.split_with_sizes(self.parts, -1)
         x = rearrange(x, "B T (h p) -> B T h p", h=heads)
         b, c = (rearrange(part, "B T (g n) -> B T g n", g=groups) for part in (b, c))
         state = rearrange(ssm, "B g n (h p) -> B (g h) n p", h=heads // groups)
-        outputs, state = self._scan(x, F.softplus(dt + self.dt_bias), -self.A_log.exp(), b, c, state)
+        outputs, state = self._scan(x, row_softplus(dt + self.dt_bias), -self.A_log.exp(), b, c, state)
         outputs = rearrange(outputs + self.D[:, None] * x, "B T h p -> B T (h p)")
         ssm = rearrange(state, "B (g h) n p -> B g n (h p)", g=groups)
-        return self.out_proj(self.norm(outputs * F.silu(z))), Mamba2Cache(history[:, 1 - width :], ssm)
+        outputs = row_linear(self.norm(outputs * row_silu(z)), self.out_proj.weight)
+        return outputs, Mamba2Cache(history[:, 1 - width :], ssm)
 
     def step(self, inputs: Tensor, old: Mamba2Cache, new: Mamba2Cache) -> Tensor:
         """Outputs (B, D) for inputs (B, D); reads this layer's memory from `old` and writes it to `new`."""
@@ -186,11 +188,16 @@ def select_scan(device: torch.device, heads: int, head_dim: int, groups: int, st
         return ssd_chunked
     try:
         import selective_scan_cuda  # noqa: F401 (what CPU builds of mamba_ssm lack)
-
-        agrees = _agree(kernel_scan, ssd_chunked, device, (heads, head_dim, groups, state, chunk))
-    except Exception:  # a broken build can fail in any way, and the answer is always the same
+    except ImportError:
         return ssd_chunked
-    return kernel_scan if agrees else ssd_chunked
+    try:
+        if _agree(kernel_scan, ssd_chunked, device, (heads, head_dim, groups, state, chunk)):
+            return kernel_scan
+        reason = "its results differ from the reference"
+    except Exception as error:  # a broken build can fail in any way
+        reason = repr(error)
+    warnings.warn(f"mamba_ssm's kernel is not used: {reason}", RuntimeWarning, stacklevel=2)
+    return ssd_chunked
 
 
 def kernel_scan(

@@ -41,6 +41,7 @@ def ssd_chunked(
 ) -> tuple[Tensor, Tensor]:
     """`ssd_recurrent` with matrix products: quadratic inside chunks, recurrent between them."""
     length, groups = x.shape[1], b.shape[2]
+    chunk = min(chunk, length)
     # Padded steps have dt = 0: they neither decay the state nor add to it.
     padding = -length % chunk
     x, dt, b, c = (F.pad(part, (0, 0) * (part.ndim - 2) + (0, padding)) for part in (x, dt, b, c))

@@ -11,7 +11,6 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from torch import Tensor, nn
 
 from dreamenvs.nn.attention import attend_band, attend_one, attend_visible, rotary_turns, rotate
@@ -63,25 +62,14 @@ class Block(nn.Module):
         self.down = nn.Linear(config.feed_forward, config.width, bias=False)
 
     def project(self, hidden: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
-        """Queries, keys and values (B, heads, T, head_dim) of hidden (B, T, D)."""
-        qkv = self.qkv(self.attention_norm(hidden))
-        queries, keys, values = rearrange(qkv, "B T (s h d) -> s B h T d", s=3, h=self.heads)
-        return rotate(queries, turns), rotate(keys, turns), values
+        """Queries, keys and values (..., heads, head_dim) of hidden (..., D), with turns (..., 1, head_dim / 2)."""
+        projected = row_linear(self.attention_norm(hidden), self.qkv.weight)
+        projected = projected.view(*hidden.shape[:-1], 3 * self.heads, -1)
+        turned = rotate(projected[..., : 2 * self.heads, :], turns)
+        return turned[..., : self.heads, :], turned[..., self.heads :, :], projected[..., 2 * self.heads :, :]
 
     def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        """Hidden (B, T, D) after the layer, given what its heads attended to (B, heads, T, head_dim)."""
-        hidden = hidden + self._drop(self.out(rearrange(attended, "B h T d -> B T (h d)")))
-        return hidden + self._drop(self.down(F.silu(self.up(self.feed_forward_norm(hidden)))))
-
-    def project_one(self, hidden: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
-        """`project` for one input: (B, heads, head_dim) each of hidden (B, D)."""
-        qkv = row_linear(self.attention_norm(hidden), self.qkv.weight)
-        qkv = qkv.view(hidden.shape[0], 3 * self.heads, -1)
-        turned = rotate(qkv[:, : 2 * self.heads], turns[:, None])
-        return turned[:, : self.heads], turned[:, self.heads :], qkv[:, 2 * self.heads :]
-
-    def finish_one(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        """`finish` for one input: hidden (B, D), attended (B, D)."""
+        """Hidden (..., D) after the layer, given what its heads attended to (..., D)."""
         hidden = hidden + self._drop(row_linear(attended, self.out.weight))
         raised = row_silu(row_linear(self.feed_forward_norm(hidden), self.up.weight))
         return hidden + self._drop(row_linear(raised, self.down.weight))
@@ -112,8 +100,9 @@ class Transformer(nn.Module):
         turns = self._turns(torch.arange(inputs.shape[1], device=inputs.device))
         hidden = inputs
         for block in self._blocks():
-            queries, keys, values = block.project(hidden, turns)
-            hidden = block.finish(hidden, attend_band(queries, keys, values, self.config.window))
+            queries, keys, values = (part.transpose(1, 2) for part in block.project(hidden, turns))
+            attended = attend_band(queries, keys, values, self.config.window)
+            hidden = block.finish(hidden, attended.transpose(1, 2).flatten(2))
         return cast(Tensor, self.final_norm(hidden))
 
     def initial_cache(self, rows: int) -> TransformerCache:
@@ -129,15 +118,15 @@ class Transformer(nn.Module):
         new = copy_ring(cache)
         positions = cache.position[:, None] + torch.arange(inputs.shape[1], device=inputs.device)  # (B, T)
         visible = self._visible(held_inputs(cache), positions)
-        turns, hidden = self._turns(positions)[:, None], inputs
+        turns, hidden = self._turns(positions), inputs
         for i, block in enumerate(self._blocks()):
-            queries, keys, values = block.project(hidden, turns)
-            all_keys = torch.cat((cache.keys[:, :, i], keys), 2)
-            all_values = torch.cat((cache.values[:, :, i], values), 2)
+            queries, keys, values = (part.transpose(1, 2) for part in block.project(hidden, turns))
+            all_keys = torch.cat((new.keys[:, :, i], keys), 2)
+            all_values = torch.cat((new.values[:, :, i], values), 2)
             write_last(new.keys, cache.position, i, keys)
             write_last(new.values, cache.position, i, values)
             attended = attend_visible(queries, all_keys, all_values, visible)
-            hidden = block.finish(hidden, attended)
+            hidden = block.finish(hidden, attended.transpose(1, 2).flatten(2))
         position = cache.position + inputs.shape[1]
         return self.final_norm(hidden), new._replace(position=position, tip=position.clone())
 
@@ -150,11 +139,11 @@ class Transformer(nn.Module):
         key_slots, value_slots = cache.keys.view(-1, self.head_dim), cache.values.view(-1, self.head_dim)
         turns, hidden = self._turns(cache.position), inputs
         for i, block in enumerate(self._blocks()):
-            queries, keys, values = (part.reshape(-1, self.head_dim) for part in block.project_one(hidden, turns))
+            queries, keys, values = (part.reshape(-1, self.head_dim) for part in block.project(hidden, turns))
             key_slots.index_copy_(0, slots[i], keys)
             value_slots.index_copy_(0, slots[i], values)
             attended = attend_one(queries, all_keys[:, i], all_values[:, i], visible)
-            hidden = block.finish_one(hidden, attended.view(inputs.shape))
+            hidden = block.finish(hidden, attended.view(inputs.shape))
         cache.tip.add_(1)
         return self.final_norm(hidden), cache._replace(position=cache.position + 1)
 
@@ -171,7 +160,8 @@ class Transformer(nn.Module):
         return ((age >= 0) & (age < self.config.window) & (sources >= 0))[:, None]
 
     def _turns(self, positions: Tensor) -> Tensor:
-        return rotary_turns(positions, self.head_dim, self.final_norm.weight.dtype)
+        """The same for all heads: (..., 1, head_dim / 2) of positions (...)."""
+        return rotary_turns(positions, self.head_dim, self.final_norm.weight.dtype)[..., None, :]
 
     def _blocks(self) -> list[Block]:
         return [cast(Block, block) for block in self.blocks]

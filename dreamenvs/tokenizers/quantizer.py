@@ -33,7 +33,8 @@ class Quantizer(nn.Module):
     def __init__(self, codes: int, width: int, decay: float, revival: float) -> None:
         super().__init__()
         self.decay, self.revival = decay, revival
-        self.register_buffer("codebook", torch.randn(codes, width) * width**-0.5)  # (V, D)
+        spread = (3 / width) ** 0.5  # codes of length about 1
+        self.register_buffer("codebook", torch.empty(codes, width).uniform_(-spread, spread))  # (V, D)
         self.register_buffer("usage", torch.zeros(codes))  # (V,), averaged vectors per code; zero before training
         self.register_buffer("sums", torch.zeros(codes, width))  # (V, D), averaged sums of those vectors
 

@@ -45,7 +45,9 @@ def test_every_family_is_registered_on_every_world() -> None:
 
 
 def test_importing_registers_and_does_not_import_torch() -> None:
-    code = "import sys, dreamenvs, gymnasium; print('torch' in sys.modules, 'dreamenvs/REM-Pong-v0' in gymnasium.registry)"
+    code = (
+        "import sys, dreamenvs, gymnasium; print('torch' in sys.modules, 'dreamenvs/REM-Pong-v0' in gymnasium.registry)"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["False", "True"]
 

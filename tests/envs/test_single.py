@@ -36,7 +36,9 @@ def test_an_episode_from_start_to_end() -> None:
 
 @pytest.mark.parametrize("obs_type", ["rgb", "latent", "tokens"])
 @pytest.mark.parametrize("checkpoint", [counting_checkpoint(limit=99, jitter=0.5), point_checkpoint()])
-def test_gymnasiums_checker_has_nothing_to_say(obs_type: Any, checkpoint: Any, recwarn: pytest.WarningsRecorder) -> None:
+def test_gymnasiums_checker_has_nothing_to_say(
+    obs_type: Any, checkpoint: Any, recwarn: pytest.WarningsRecorder
+) -> None:
     gym.register("test/Checked-v0", entry_point=DreamEnv, kwargs={"obs_type": obs_type, "render_mode": "rgb_array"})
     try:
         env = gym.make("test/Checked-v0", checkpoint=checkpoint)

@@ -55,7 +55,7 @@ def test_the_tracker_moves_to_the_ball(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tracker(frame((50, 30), 40), rng) in PongTracker.down
     tracker.begin(rng)
     assert tracker(frame((40, 30), 40), rng) in PongTracker.idle
-    # The ball rises one row a column; from (40, 44) it arrives at row 28, twelve columns on.
+    # The ball now rises one row a column, and will arrive 23 columns on at row 14.
     assert tracker(frame((37, 33), 40), rng) in PongTracker.up
 
 

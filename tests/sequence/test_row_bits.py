@@ -1,0 +1,87 @@
+"""A row's results are the same bits in a batch of any size, on any number of threads, beside rows of any age."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dreamenvs import tree
+from dreamenvs.nn.layers import row_linear, row_silu, row_softplus
+from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config
+from dreamenvs.sequence.transformer import Transformer, TransformerConfig
+
+ROWS = 100
+BATCHES = (8, 9, 16, 64, 100)
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(params=["mamba2", "transformer"])
+def model(request: pytest.FixtureRequest) -> Any:
+    """The paper's widths, which decide how BLAS splits the work."""
+    torch.manual_seed(0)
+    if request.param == "mamba2":
+        return Mamba2(Mamba2Config(layers=1)).eval()
+    return Transformer(TransformerConfig(layers=1, window=16)).eval()
+
+
+def test_steps(model: Any, threads: int) -> None:
+    inputs = torch.randn(ROWS, 4, 512, generator=torch.Generator().manual_seed(0))
+
+    def run(cache: Any) -> Tensor:
+        outputs = []
+        for t in range(2, 4):
+            hidden, cache = model.step(inputs[: len(cache[0]), t], cache)
+            outputs.append(hidden)
+        return torch.stack(outputs, 1)
+
+    with torch.inference_mode():
+        _, cache = model.extend(inputs.repeat(1, 5, 1), model.initial_cache(ROWS))
+        _, young = model.extend(inputs[:33, :2], model.initial_cache(33))
+        cache = tree.put_rows(cache, torch.arange(0, 99, 3), young)
+        expected = run(tree.clone(cache))
+        for count in BATCHES:
+            assert torch.equal(run(tree.take_rows(cache, torch.arange(count))), expected[:count])
+        full = torch.tensor([1, 2, 4, 5, 7, 8, 10, 11])
+        alone, _ = model.step(inputs[full, 2], tree.take_rows(cache, full))
+        assert torch.equal(alone, expected[full, 0])
+
+
+def test_extending(model: Any, threads: int) -> None:
+    inputs = torch.randn(ROWS, 3, 512, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        for length in (1, 3):
+            expected, _ = model.extend(inputs[:, :length], model.initial_cache(ROWS))
+            for count in (9, 64):
+                part, _ = model.extend(inputs[:count, :length], model.initial_cache(count))
+                assert torch.equal(part, expected[:count])
+
+
+def test_linear(threads: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs, weight = torch.randn(ROWS, 512, generator=generator), torch.randn(200, 512, generator=generator)
+    expected = row_linear(inputs, weight)
+    torch.testing.assert_close(expected, inputs @ weight.T)
+    for count in range(1, 20):
+        assert torch.equal(row_linear(inputs[:count], weight), expected[:count])
+
+
+@pytest.mark.parametrize(("function", "reference"), [(row_silu, F.silu), (row_softplus, F.softplus)])
+def test_activations(function: Any, reference: Any) -> None:
+    inputs = torch.linspace(-120, 120, 1009).repeat(13)
+    with torch.no_grad():
+        results = function(inputs)
+        assert torch.equal(results, torch.cat([function(part) for part in inputs.split(7)]))
+    torch.testing.assert_close(results, reference(inputs))
+    assert torch.equal(inputs, torch.linspace(-120, 120, 1009).repeat(13))
