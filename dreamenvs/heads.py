@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dreamenvs.nn.distributions import BINS, masked_mean, two_hot_loss, two_hot_mean
+from dreamenvs.nn.layers import RowSiLU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,7 @@ class HeadConfig:
 def _trunk(config: HeadConfig, width: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for _ in range(config.layers):
-        layers += [nn.Linear(width, config.units), nn.RMSNorm(config.units), nn.SiLU()]
+        layers += [nn.Linear(width, config.units), nn.RMSNorm(config.units), RowSiLU()]
         width = config.units
     return nn.Sequential(*layers)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from dreamenvs.nn.layers import row_silu
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConcatMixerConfig:
@@ -23,4 +25,4 @@ class ConcatMixer(nn.Module):
 
     def forward(self, latent: Tensor, actions: Tensor) -> Tensor:
         mixed = self.linear(torch.cat([latent, actions.to(latent.dtype)], dim=-1))
-        return nn.functional.silu(self.norm(mixed))
+        return row_silu(self.norm(mixed))

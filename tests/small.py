@@ -22,7 +22,7 @@ from dreamenvs.types import ContinuousActions, DiscreteActions, Segment, WorldSp
 CONV = ConvConfig(channels=(8, 16), strides=(2, 2), kernel=3, groups=4)
 MAMBA2 = Mamba2Config(width=32, layers=2, heads=2, state_size=4, chunk=4)
 TRANSFORMER = TransformerConfig(width=32, layers=2, heads=2, feed_forward=64, window=6)
-VQ = VQConfig(conv=CONV, codes=16, code_width=8)
+VQ = VQConfig(conv=CONV, codes=16, code_width=8, sharpness=50.0)  # narrow codes lie close together
 CATEGORICAL = CategoricalConfig(conv=CONV, categories=8, classes=6)
 UNIMIX = FactorizedConfig(unimix=0.01)
 HEAD = HeadConfig(units=16)

@@ -3,6 +3,7 @@
     python training/benchmark.py parameters          # the paper's parameter counts
     python training/benchmark.py imagination         # env steps per second of paper-sized models
     python training/benchmark.py env                 # what the environment layer adds to the model's own step
+    python training/benchmark.py endless             # time and memory of a step, early and late in one long dream
 
 Times are medians; the machine's peak is a large fp32 matrix product in the same run. `--json` prints for machines.
 """
@@ -10,6 +11,7 @@ Times are medians; the machine's peak is a large fp32 matrix product in the same
 from __future__ import annotations
 
 import json
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -39,7 +41,7 @@ Row = dict[str, Any]
 class Args:
     """Measure how fast and how large models are."""
 
-    what: Annotated[Literal["parameters", "imagination", "env"], tyro.conf.Positional]
+    what: Annotated[Literal["parameters", "imagination", "env", "endless"], tyro.conf.Positional]
     """What to measure."""
     rows: tuple[int, ...] = (1, 16, 64, 1024)
     """Batch sizes of `imagination`."""
@@ -56,7 +58,8 @@ class Args:
 def main(args: Args) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    measured = {"parameters": parameters, "imagination": imagination, "env": env_overhead}[args.what](args)
+    measure = {"parameters": parameters, "imagination": imagination, "env": env_overhead, "endless": endless}
+    measured = measure[args.what](args)
     print(json.dumps(measured, indent=1) if args.json else table(measured))
 
 
@@ -139,6 +142,38 @@ def env_overhead(args: Args) -> list[Row]:
     return rows
 
 
+@torch.inference_mode()
+def endless(args: Args) -> list[Row]:
+    """The median step around imagined step 200 and around step 10,000 of one dream, and the memory at both."""
+    rows = []
+    for family in args.families:
+        model = build(family)
+        step = stepper(model, model.observe(random_context(model.spec, MIN_ROWS, 2)), MIN_ROWS)
+        row: Row = {"family": family, "rows": MIN_ROWS}
+        taken = 0
+        for moment in (200, 10_000):
+            for _ in range(moment - 50 - taken):
+                step()
+            times = [timed(step) for _ in range(100)]
+            taken = moment + 50
+            row |= {f"ms_at_{moment}": round(statistics.median(times) * 1e3, 2), f"mib_at_{moment}": resident_mib()}
+        rows.append(row)
+    return rows
+
+
+def timed(function: Callable[[], Any]) -> float:
+    """Seconds of one call."""
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
+def resident_mib() -> int:
+    """Memory of this process."""
+    fields = Path("/proc/self/statm").read_text().split()
+    return int(fields[1]) * resource.getpagesize() // 2**20
+
+
 def build(family: str, side: int = 64) -> Any:
     """A paper-sized model with random weights."""
     torch.manual_seed(0)
@@ -205,9 +240,7 @@ def interleave(functions: dict[str, Callable[[], Any]], seconds: float) -> dict[
     while time.perf_counter() < deadline or len(next(iter(times.values()))) < 5:
         for name, function in functions.items():
             for _ in range(1 if name == "peak" else 5):
-                begin = time.perf_counter()
-                function()
-                times[name].append(time.perf_counter() - begin)
+                times[name].append(timed(function))
     return {name: statistics.median(values) for name, values in times.items()}
 
 

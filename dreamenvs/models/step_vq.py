@@ -13,7 +13,7 @@ from dreamenvs.heads import HeadConfig, RewardHead, TerminationHead
 from dreamenvs.mixers import ConcatMixer, ConcatMixerConfig
 from dreamenvs.models.family import Family
 from dreamenvs.models.frame_level import FrameLevelModel, FrameLevelOptimization
-from dreamenvs.priors.factorized import FactorizedConfig, FactorizedPrior, KLObjective
+from dreamenvs.priors.factorized import FactorizedConfig, FactorizedPrior
 from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig, CategoricalTokenizer
@@ -56,8 +56,8 @@ def build(config: StepVQConfig, spec: WorldSpec) -> FrameLevelModel[Any]:
     )
 
 
-# The baselines align as DRAMA does: the posterior leads, 1.0 and 0.1, with 1 % uniform mixed into both sides.
-_CATEGORICAL = FactorizedConfig(objective=KLObjective(direction="posterior_prior"), unimix=0.01)
+# The baselines mix 1 % of the uniform distribution into prior and posterior, as DRAMA does.
+_CATEGORICAL = FactorizedConfig(unimix=0.01)
 
 FAMILIES = (
     Family(name="STEPVQ", config=StepVQConfig, paper=StepVQConfig(), build=build),

@@ -23,7 +23,15 @@ def row_silu(inputs: Tensor) -> Tensor:
     """SiLU; torch's own, kept for gradients, rounds the elements at the end of a thread's share differently."""
     if torch.is_grad_enabled():
         return F.silu(inputs)
-    return inputs / torch.neg(inputs).exp_().add_(1)
+    result = torch.neg(inputs).exp_().add_(1)
+    return torch.div(inputs, result, out=result)
+
+
+class RowSiLU(nn.Module):
+    """`row_silu` as a layer."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return row_silu(inputs)
 
 
 def row_softplus(inputs: Tensor) -> Tensor:

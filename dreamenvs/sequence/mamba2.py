@@ -70,9 +70,8 @@ class Mamba2Mixer(nn.Module):
         self.parts = [self.inner, shared, shared]  # x, B, C
         self.in_proj = nn.Linear(config.width, sum(self.sizes), bias=False)
         self.conv1d = nn.Conv1d(channels, channels, config.conv_width, groups=channels)
-        step_sizes = torch.exp(torch.empty(config.heads).uniform_(math.log(1e-3), math.log(1e-1)))
-        self.dt_bias = nn.Parameter(step_sizes + torch.log(-torch.expm1(-step_sizes)))  # the inverse of softplus
-        self.A_log = nn.Parameter(torch.empty(config.heads).uniform_(1, 16).log())
+        self.dt_bias = nn.Parameter(torch.tensor(_initial_steps(config.heads)))
+        self.A_log = nn.Parameter(torch.tensor([math.log(1 + 15 * draw) for draw in _uniform(config.heads)]))
         self.D = nn.Parameter(torch.ones(config.heads))
         self.norm = GroupRMSNorm(self.inner, config.groups)
         self.out_proj = nn.Linear(self.inner, config.width, bias=False)
@@ -121,6 +120,18 @@ class Mamba2Mixer(nn.Module):
         config = self.config
         scan = select_scan(x.device, config.heads, x.shape[-1], config.groups, config.state_size, config.chunk)
         return scan(x, dt, a, b, c, state, config.chunk)
+
+
+def _initial_steps(heads: int) -> list[float]:
+    """Biases whose softplus is log-uniform in [1e-3, 1e-1]."""
+    steps = [math.exp(math.log(1e-3) + math.log(1e2) * draw) for draw in _uniform(heads)]
+    return [step + math.log(-math.expm1(-step)) for step in steps]
+
+
+def _uniform(count: int) -> list[float]:
+    """Numbers in [0, 1) as Python floats: arithmetic on the meta device, where loading outlines a model, is slow."""
+    draws: list[float] = torch.rand(count, device="cpu").tolist()
+    return draws
 
 
 class Mamba2(nn.Module):

@@ -21,8 +21,8 @@ BATCHES = (8, 9, 16, 64, 100)
 
 @pytest.fixture(params=[1, 2])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """How many threads the test shall set once it has prepared; put back afterwards."""
     before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
     yield request.param
     torch.set_num_threads(before)
 
@@ -50,6 +50,7 @@ def test_steps(model: Any, threads: int) -> None:
         _, cache = model.extend(inputs.repeat(1, 5, 1), model.initial_cache(ROWS))
         _, young = model.extend(inputs[:33, :2], model.initial_cache(33))
         cache = tree.put_rows(cache, torch.arange(0, 99, 3), young)
+        torch.set_num_threads(threads)
         expected = run(tree.clone(cache))
         for count in BATCHES:
             assert torch.equal(run(tree.take_rows(cache, torch.arange(count))), expected[:count])
@@ -60,6 +61,7 @@ def test_steps(model: Any, threads: int) -> None:
 
 def test_extending(model: Any, threads: int) -> None:
     inputs = torch.randn(ROWS, 3, 512, generator=torch.Generator().manual_seed(1))
+    torch.set_num_threads(threads)
     with torch.inference_mode():
         for length in (1, 3):
             expected, _ = model.extend(inputs[:, :length], model.initial_cache(ROWS))
@@ -71,6 +73,7 @@ def test_extending(model: Any, threads: int) -> None:
 def test_linear(threads: int) -> None:
     generator = torch.Generator().manual_seed(0)
     inputs, weight = torch.randn(ROWS, 512, generator=generator), torch.randn(200, 512, generator=generator)
+    torch.set_num_threads(threads)
     expected = row_linear(inputs, weight)
     torch.testing.assert_close(expected, inputs @ weight.T)
     for count in range(1, 20):
