@@ -60,7 +60,7 @@ def test_checkpoints_give_the_same_dream_back(family: str, spec: WorldSpec, tmp_
 
 
 def test_building_on_the_meta_device_stays_light() -> None:
-    """Loading outlines a model on `meta` first; arithmetic there makes torch import hundreds of modules, for seconds."""
+    """Loading outlines a model on `meta` first; arithmetic there makes torch import hundreds of modules."""
     code = """
 import sys, torch
 from dreamenvs.models import FAMILIES
