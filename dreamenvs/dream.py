@@ -16,7 +16,6 @@ StateT = TypeVar("StateT")
 ObservationType = Literal["rgb", "latent", "tokens"]
 
 MIN_ROWS = 8
-_ROW_MULTIPLE = 4
 """Matrix products over few rows, or over rows that do not come in fours, take other code paths in BLAS and round
 differently; so a batch is padded to such a number, and a row has the same future alone and among others."""
 
@@ -43,7 +42,11 @@ class Transition(NamedTuple):
 
 def padded_rows(count: int) -> int:
     """The number of rows that a batch of `count` is computed with."""
-    return max(MIN_ROWS, -(-count // _ROW_MULTIPLE) * _ROW_MULTIPLE)
+    return max(MIN_ROWS, _in_fours(count))
+
+
+def _in_fours(count: int) -> int:
+    return -(-count // 4) * 4
 
 
 @torch.inference_mode()
@@ -168,7 +171,9 @@ class Dream(Generic[StateT]):
             padding = indices[:1].expand(padded_rows(count) - count)
             state = tree.take_rows(state, torch.cat([indices, padding]))
         if kind == "rgb":
-            return self.model.decode(state)[:count].permute(0, 2, 3, 1).contiguous()
+            # Pixels cost far more than all the rest, so no more rows are decoded than rounding alike asks for.
+            few = tree.map(lambda leaf: leaf[: _in_fours(count)], state)
+            return self.model.decode(few)[:count].permute(0, 2, 3, 1).contiguous()
         if kind == "latent":
             return self.model.features(state)[:count]
         return self.model.tokens(state)[:count].clone()

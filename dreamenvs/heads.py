@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dreamenvs.nn.distributions import BINS, masked_mean, two_hot_loss, two_hot_mean
-from dreamenvs.nn.layers import RowSiLU
+from dreamenvs.nn.layers import RowLinear, RowRMSNorm, RowSiLU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +22,14 @@ class HeadConfig:
 def _trunk(config: HeadConfig, width: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for _ in range(config.layers):
-        layers += [nn.Linear(width, config.units), nn.RMSNorm(config.units), RowSiLU()]
+        layers += [RowLinear(width, config.units), RowRMSNorm(config.units), RowSiLU()]
         width = config.units
     return nn.Sequential(*layers)
 
 
-def _output(config: HeadConfig, width: int, outputs: int) -> nn.Linear:
+def _output(config: HeadConfig, width: int, outputs: int) -> RowLinear:
     """The last layer, at zero: an untrained head says reward 0 and even odds rather than something at random."""
-    output = nn.Linear(config.units if config.layers else width, outputs)
+    output = RowLinear(config.units if config.layers else width, outputs)
     nn.init.zeros_(output.weight)
     nn.init.zeros_(output.bias)
     return output
@@ -46,7 +46,7 @@ class RewardHead(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits (…, 255) of the bins."""
         logits: Tensor = self.output(self.trunk(hidden))
-        return logits.float()
+        return logits.contiguous().float()
 
     def forward(self, hidden: Tensor) -> Tensor:
         return two_hot_mean(self.logits(hidden))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from dreamenvs.nn.layers import row_silu
+from dreamenvs.nn.layers import RowLinear, RowRMSNorm, row_silu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +20,8 @@ class ConcatMixer(nn.Module):
 
     def __init__(self, config: ConcatMixerConfig, latent_width: int, action_width: int, width: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(latent_width + action_width, width)
-        self.norm = nn.RMSNorm(width, eps=1e-5)
+        self.linear = RowLinear(latent_width + action_width, width)
+        self.norm = RowRMSNorm(width)
 
     def forward(self, latent: Tensor, actions: Tensor) -> Tensor:
         mixed = self.linear(torch.cat([latent, actions.to(latent.dtype)], dim=-1))

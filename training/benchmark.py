@@ -223,12 +223,12 @@ def core_stepper(model: Any, state: Any, rows: int) -> Callable[[], None]:
 
 SIDE = 2048
 GEMM_FLOP = 2 * SIDE**3
-_LEFT, _RIGHT = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)
+_LEFT, _RIGHT, _PRODUCT = (torch.randn(SIDE, SIDE) for _ in range(3))
 
 
 def gemm() -> None:
     """The yardstick."""
-    _LEFT @ _RIGHT
+    torch.mm(_LEFT, _RIGHT, out=_PRODUCT)
 
 
 def interleave(functions: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:

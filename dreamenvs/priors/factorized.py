@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dreamenvs.nn.distributions import free_bits, kl, masked_mean, unimix
+from dreamenvs.nn.layers import RowLinear, RowRMSNorm
 from dreamenvs.protocols import Posterior
 from dreamenvs.random import Noise
 from dreamenvs.types import LossTerms
@@ -53,12 +54,12 @@ class FactorizedPrior(nn.Module):
         super().__init__()
         self.config = config
         self.vocabulary = vocabulary
-        self.norm = nn.RMSNorm(width)
-        self.project = nn.Linear(width, num_tokens * vocabulary)
+        self.norm = RowRMSNorm(width)
+        self.project = RowLinear(width, num_tokens * vocabulary)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits (N, K, V) of hidden (N, D); log-probabilities where there is unimix."""
-        logits: Tensor = self.project(self.norm(hidden))
+        logits: Tensor = self.project(self.norm(hidden)).contiguous()
         logits = rearrange(logits, "n (k v) -> n k v", v=self.vocabulary)
         return unimix(logits, self.config.unimix) if self.config.unimix else logits
 

@@ -22,6 +22,16 @@ class TransformerCache(NamedTuple):
     tip: Tensor  # (B,) int64, inputs in the ring: one tensor that all caches over the same ring share and advance
 
 
+class View(NamedTuple):
+    """The part of a ring that is read: its first `span` slots, and which of them each row sees."""
+
+    span: int
+    visible: Tensor | None  # (B · heads, span) bool; None if every row sees them all
+
+
+_BLOCK = 32
+
+
 def initial_ring(shape: tuple[int, int, int, int, int], like: Tensor) -> TransformerCache:
     """An empty cache for rings of `shape`, with the device and dtype of another tensor."""
     position = torch.zeros(shape[0], dtype=torch.int64, device=like.device)
@@ -71,11 +81,16 @@ def next_slots(cache: TransformerCache) -> Tensor:
     return (starts + (cache.position % window)[:, None, None]).view(-1, layers).t().contiguous()
 
 
-def next_visible(cache: TransformerCache) -> Tensor | None:
-    """(B · heads, window) which slots the next input sees, itself included; None if every row sees them all."""
+def next_view(cache: TransformerCache) -> View:
+    """What the next input of every row sees of the ring, itself included."""
     heads, window = cache.keys.shape[1], cache.keys.shape[3]
-    visible = torch.arange(window, device=cache.keys.device) <= cache.position[:, None]
-    return None if bool(visible.all()) else visible.repeat_interleave(heads, 0)
+    youngest, oldest = (int(age) for age in torch.aminmax(cache.position))
+    # A whole number of blocks, so that a row's sums are added up alike whatever the ages of the others.
+    span = min(window, (oldest // _BLOCK + 1) * _BLOCK)
+    if youngest >= span - 1:
+        return View(span, None)
+    visible = torch.arange(span, device=cache.keys.device) <= cache.position[:, None]
+    return View(span, visible.repeat_interleave(heads, 0))
 
 
 def held_inputs(cache: TransformerCache) -> Tensor:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from dreamenvs.nn.layers import GroupRMSNorm, row_linear, row_silu, row_softplus
+from dreamenvs.nn.layers import GroupRMSNorm, RowRMSNorm, row_linear, row_silu, row_softplus
 from dreamenvs.sequence.ssd import ssd_chunked
 
 Scan = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -95,7 +95,7 @@ class Mamba2Mixer(nn.Module):
     def step(self, inputs: Tensor, old: Mamba2Cache, new: Mamba2Cache) -> Tensor:
         """Outputs (B, D) for inputs (B, D); reads this layer's memory from `old` and writes it to `new`."""
         groups, per_head = self.config.groups, self.inner // self.config.heads
-        z, xbc, dt = row_linear(inputs, self.in_proj.weight).split_with_sizes(self.sizes, -1)
+        z, xbc, dt = row_linear(inputs, self.in_proj.weight).contiguous().split_with_sizes(self.sizes, -1)
         torch.cat((old.conv[:, 1:], xbc[:, None]), 1, out=new.conv)
         x, b, c = row_silu(self._convolve([*old.conv.unbind(1), xbc])).split_with_sizes(self.parts, -1)
         dt = row_softplus(dt + self.dt_bias)
@@ -140,9 +140,9 @@ class Mamba2(nn.Module):
     def __init__(self, config: Mamba2Config) -> None:
         super().__init__()
         self.config = config
-        self.norms = nn.ModuleList(nn.RMSNorm(config.width, eps=1e-5) for _ in range(config.layers))
+        self.norms = nn.ModuleList(RowRMSNorm(config.width) for _ in range(config.layers))
         self.mixers = nn.ModuleList(Mamba2Mixer(config) for _ in range(config.layers))
-        self.final_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.final_norm = RowRMSNorm(config.width)
 
     @property
     def width(self) -> int:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dreamenvs.nn.attention import attend_band, attend_one, attend_visible, rotary_turns, rotate
-from dreamenvs.nn.layers import row_linear, row_silu
+from dreamenvs.nn.layers import RowRMSNorm, row_linear, row_silu
 from dreamenvs.sequence.cache import (
     TransformerCache,
     check_fresh,
@@ -23,7 +23,7 @@ from dreamenvs.sequence.cache import (
     held_inputs,
     initial_ring,
     next_slots,
-    next_visible,
+    next_view,
     write_last,
 )
 
@@ -54,16 +54,16 @@ class Block(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.heads, self.dropout = config.heads, config.dropout
-        self.attention_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.attention_norm = RowRMSNorm(config.width)
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
-        self.feed_forward_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.feed_forward_norm = RowRMSNorm(config.width)
         self.up = nn.Linear(config.width, config.feed_forward, bias=False)
         self.down = nn.Linear(config.feed_forward, config.width, bias=False)
 
     def project(self, hidden: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys and values (..., heads, head_dim) of hidden (..., D), with turns (..., 1, head_dim / 2)."""
-        projected = row_linear(self.attention_norm(hidden), self.qkv.weight)
+        projected = row_linear(self.attention_norm(hidden), self.qkv.weight).contiguous()
         projected = projected.view(*hidden.shape[:-1], 3 * self.heads, -1)
         turned = rotate(projected[..., : 2 * self.heads, :], turns)
         return turned[..., : self.heads, :], turned[..., self.heads :, :], projected[..., 2 * self.heads :, :]
@@ -85,7 +85,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.final_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.final_norm = RowRMSNorm(config.width)
 
     @property
     def width(self) -> int:
@@ -132,17 +132,17 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def step(self, inputs: Tensor, cache: TransformerCache) -> tuple[Tensor, TransformerCache]:
-        """Hidden (B, D) of one more input (B, D), without gradients; its cost does not depend on the rows' ages."""
+        """Hidden (B, D) of one more input (B, D), without gradients; past the window all ages cost the same."""
         cache = claim_ring(cache)
-        slots, visible = next_slots(cache), next_visible(cache)
+        slots, (span, visible) = next_slots(cache), next_view(cache)
         all_keys, all_values = cache.keys.flatten(0, 1), cache.values.flatten(0, 1)  # (B · heads, layers, window, d)
         key_slots, value_slots = cache.keys.view(-1, self.head_dim), cache.values.view(-1, self.head_dim)
         turns, hidden = self._turns(cache.position), inputs
         for i, block in enumerate(self._blocks()):
             queries, keys, values = (part.reshape(-1, self.head_dim) for part in block.project(hidden, turns))
-            key_slots.index_copy_(0, slots[i], keys)
-            value_slots.index_copy_(0, slots[i], values)
-            attended = attend_one(queries, all_keys[:, i], all_values[:, i], visible)
+            key_slots.index_put_((slots[i],), keys)
+            value_slots.index_put_((slots[i],), values)
+            attended = attend_one(queries, all_keys[:, i, :span], all_values[:, i, :span], visible)
             hidden = block.finish(hidden, attended.view(inputs.shape))
         cache.tip.add_(1)
         return self.final_norm(hidden), cache._replace(position=cache.position + 1)

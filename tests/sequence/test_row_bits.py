@@ -70,14 +70,32 @@ def test_extending(model: Any, threads: int) -> None:
                 assert torch.equal(part, expected[:count])
 
 
+def test_young_rows_do_not_notice_old_ones(threads: int) -> None:
+    """Of a ring that is not full only the first blocks are read, as many as the oldest row needs."""
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(layers=2)).eval()
+    inputs = torch.randn(24, 130, 512, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        for age in (3, 31, 40, 100):
+            _, young = model.extend(inputs[:16, :age], model.initial_cache(16))
+            _, old = model.extend(inputs, model.initial_cache(24))
+            mixed = tree.put_rows(old, torch.arange(16), young)
+            torch.set_num_threads(threads)
+            for step in range(3):
+                alone, young = model.step(inputs[:16, step], young)
+                together, mixed = model.step(inputs[:, step], mixed)
+                assert torch.equal(alone, together[:16])
+
+
 def test_linear(threads: int) -> None:
     generator = torch.Generator().manual_seed(0)
     inputs, weight = torch.randn(ROWS, 512, generator=generator), torch.randn(200, 512, generator=generator)
     torch.set_num_threads(threads)
-    expected = row_linear(inputs, weight)
-    torch.testing.assert_close(expected, inputs @ weight.T)
-    for count in range(1, 20):
-        assert torch.equal(row_linear(inputs[:count], weight), expected[:count])
+    with torch.no_grad():
+        expected = row_linear(inputs, weight)
+        torch.testing.assert_close(expected, inputs @ weight.T)
+        for count in range(1, 20):
+            assert torch.equal(row_linear(inputs[:count], weight), expected[:count])
 
 
 @pytest.mark.parametrize(("function", "reference"), [(row_silu, F.silu), (row_softplus, F.softplus)])
