@@ -297,7 +297,7 @@ def _build(build: Callable[[], Any], weights: dict[str, Tensor], path: Path) -> 
 
 def _check_weights(outline: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
     expected = outline.state_dict()
-    for name in [*expected, *weights]:
+    for name in [*expected, *sorted(weights)]:
         if name not in weights or name not in expected:
             problem = "is missing" if name not in weights else "is not part of the model"
             raise CheckpointError(f"{path}: {name!r:.80} {problem}; were the files of two checkpoints mixed?")

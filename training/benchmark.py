@@ -36,6 +36,9 @@ from dreamenvs.types import DiscreteActions, Segment, WorldSpec
 
 Row = dict[str, Any]
 
+PAPER_PAST = 20
+"""Frames that the paper's imagination has behind it at the end: a context of 4 and 16 imagined ones."""
+
 
 @dataclass(frozen=True)
 class Args:
@@ -82,36 +85,41 @@ def parameters(args: Args) -> list[Row]:
 
 @torch.inference_mode()
 def imagination(args: Args) -> list[Row]:
-    """Imagined steps per second, tokens only, with a full window where there is one."""
+    """Imagined steps per second, tokens only; with a full window too, where there is one."""
     rows = []
     for family in args.families:
         model = build(family)
-        full = warm_state(model)
-        for count in args.rows:
-            state = tree.take_rows(full, torch.arange(count) % MIN_ROWS)
-            step = stepper(model, state, count)
-            core = core_stepper(model, state, count)
-            with FlopCounterMode(display=False) as counter:
-                step()
-            times = interleave({"step": step, "core": core, "peak": gemm}, args.seconds)
-            peak = GEMM_FLOP / times["peak"] / 1e9
-            mflop = counter.get_total_flops() / count / 1e6
-            core_mflop = model.sequence.flops_per_step() / 1e6
-            rows.append(
-                {
-                    "family": family,
-                    "rows": count,
-                    "env_steps_per_second": round(count / times["step"], 1),
-                    "ms": round(times["step"] * 1e3, 2),
-                    "mflop_per_step": round(mflop, 2),
-                    "share_of_peak": round(mflop * count / times["step"] / 1e3 / peak, 3),
-                    "core_ms": round(times["core"] * 1e3, 2),
-                    "core_mflop": round(core_mflop, 2),
-                    "core_share_of_peak": round(core_mflop * count / times["core"] / 1e3 / peak, 3),
-                    "gemm_peak_gflops": round(peak, 1),
-                }
-            )
+        for past in (PAPER_PAST, model.sequence.config.window) if has_window(model) else (PAPER_PAST,):
+            full = warm_state(model, past)
+            rows += [imagine(family, model, full, count, past, args.seconds) for count in args.rows]
     return rows
+
+
+def imagine(family: str, model: Any, full: Any, count: int, past: int, seconds: float) -> Row:
+    """One line of `imagination`: the whole step and the sequence model alone, beside the peak."""
+    state = tree.take_rows(full, torch.arange(count) % MIN_ROWS)
+    functions = {"step": stepper(model, state, count), "core": core_stepper(model, state, count)}
+    mflop = {}
+    for name, function in functions.items():
+        with FlopCounterMode(display=False) as counter:
+            function()
+        mflop[name] = counter.get_total_flops() / count / 1e6
+    times = interleave(functions | {"peak": gemm}, seconds)
+    peak = GEMM_FLOP / times["peak"] / 1e9
+    share = {name: mflop[name] * count / times[name] / 1e3 / peak for name in functions}
+    return {
+        "family": family,
+        "rows": count,
+        "frames_behind": past,
+        "env_steps_per_second": round(count / times["step"], 1),
+        "ms": round(times["step"] * 1e3, 2),
+        "mflop_per_step": round(mflop["step"], 2),
+        "share_of_peak": round(share["step"], 3),
+        "core_ms": round(times["core"] * 1e3, 2),
+        "core_mflop": round(mflop["core"], 2),
+        "core_share_of_peak": round(share["core"], 3),
+        "gemm_peak_gflops": round(peak, 1),
+    }
 
 
 def env_overhead(args: Args) -> list[Row]:
@@ -126,8 +134,9 @@ def env_overhead(args: Args) -> list[Row]:
         envs.reset(seed=0)
         actions = np.zeros(count, dtype=np.int64)
         with torch.inference_mode():
-            bare = stepper(model, tree.take_rows(warm_state(model), torch.arange(count) % MIN_ROWS), count)
-            for _ in range(130):  # both with a full window
+            past = model.sequence.config.window if has_window(model) else PAPER_PAST
+            bare = stepper(model, tree.take_rows(warm_state(model, past), torch.arange(count) % MIN_ROWS), count)
+            for _ in range(past):
                 envs.step(actions)
             times = interleave({"bare": bare, "env": partial(envs.step, actions)}, args.seconds * 2)
         rows.append(
@@ -192,10 +201,14 @@ def random_context(spec: WorldSpec, rows: int, steps: int) -> Segment:
     return Segment(frames, actions, torch.zeros(rows, steps), flags, ~flags)
 
 
-def warm_state(model: Any) -> Any:
-    """A state past the Transformer's window."""
-    steps = getattr(model.sequence.config, "window", 8) + 2
-    return model.observe(random_context(model.spec, MIN_ROWS, steps))
+def has_window(model: Any) -> bool:
+    """Whether the sequence model attends to a window of the past."""
+    return hasattr(model.sequence.config, "window")
+
+
+def warm_state(model: Any, past: int) -> Any:
+    """A state with so many frames behind it."""
+    return model.observe(random_context(model.spec, MIN_ROWS, past + 1))
 
 
 def stepper(model: Any, state: Any, rows: int) -> Callable[[], None]:

@@ -1,9 +1,11 @@
 """Fit a world model of a real environment and save it as a dream.
 
-    python training/fit_world_model.py stepvq --env ALE/Pong-v5 --data data/pong
+    python training/fit_world_model.py stepvq --env ALE/Pong-v5            # collects first, where there is no data
+    python training/fit_world_model.py stepvq --data data/Pong --preset small
 
-First the tokenizer learns to give frames back; then, with every frame as tokens, the dynamics learn what comes next.
-Held-out episodes say how good the dream is, and the figures go into its card.
+With the `small` preset the tokenizer first learns to give frames back; then, with every frame as tokens, the dynamics
+learn what comes next. With `paper` everything is fitted at once, as the model's stages say. Held-out episodes tell how
+good the dream is, and the figures go into its card.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import tyro
+from collect import Args as CollectArgs
+from collect import main as collect_episodes
+from collect import world_name
 from presets import model_config
 from safetensors.torch import load_file, save_file
 from tqdm import tqdm
@@ -42,8 +47,12 @@ class Args:
 
     family: Annotated[str, tyro.conf.Positional] = "stepvq"
     """Which family: stepvq, stepvqt, cb or cbt."""
-    data: Path = Path("data/pong")
-    """Episodes from training/collect.py."""
+    env: str = "ALE/Pong-v5"
+    """The real environment."""
+    data: Path | None = None
+    """Episodes from training/collect.py; by default data/<World>, where they are collected if there are none."""
+    collect_steps: int = 60_000
+    """Real steps to collect."""
     preset: str = "small"
     """Model sizes: small or paper."""
     tokenizer_updates: int = 6000
@@ -52,6 +61,8 @@ class Args:
     """Weights of a fitted tokenizer, to fit the dynamics alone."""
     dynamics_updates: int = 6000
     """Batches of 32 segments of 64 steps for the dynamics."""
+    joint_updates: int = 10_000
+    """Batches of 16 segments of 64 steps for all at once, with the paper preset."""
     contexts: int = 24
     """Start contexts to put into the checkpoint."""
     context_length: int = 4
@@ -71,28 +82,29 @@ def main(args: Args) -> None:
     torch.manual_seed(args.seed)
     rng = np.random.default_rng(args.seed)
     family = FAMILIES[BY_SPELLING[args.family]]
-    spec, episodes = load_spec(args.data), load_episodes(args.data)
+    data = args.data or Path("data") / world_name(args.env)
+    if not (data / "index.json").exists():
+        policy = "tracker" if args.env.startswith("ALE/Pong-") else "random"
+        print(f"collecting {args.collect_steps:,} steps of {args.env} into {data}")
+        collect_episodes(
+            CollectArgs(env=args.env, out=data, steps=args.collect_steps, policy=policy, seed=args.seed)  # type: ignore[arg-type]
+        )
+    spec, episodes = load_spec(data), load_episodes(data)
     held_out, fitted = split(episodes, rng)
     print(f"{len(fitted)} episodes to fit, {sum(map(len, fitted)):,} steps; {len(held_out)} held out")
     config = model_config(family.name, args.preset)
     model = family.build(config, spec)
     print(f"{family.name} ({args.preset}): {sum(p.numel() for p in model.parameters()):,} parameters")
-
-    out = args.out or user_directory() / f"{family.name}-{spec.world}-v0"
-    if args.tokenizer is not None:
-        model.tokenizer.load_state_dict(load_file(args.tokenizer))
+    if args.preset == "paper":
+        fit_jointly(model.train(), fitted, args, rng)
     else:
-        model.train()
-        fit_tokenizer(model, fitted, args, rng)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        save_file(model.tokenizer.state_dict(), out.with_name(f"{out.name}-tokenizer.safetensors"))
-    model.eval()
-    fit_dynamics(model, tokenize(model, fitted), args, rng)
+        fit_in_turn(model.train(), fitted, args, rng, Path("runs") / f"{family.name}-{spec.world}")
     model.eval()
 
     fidelity = measure(model, held_out, np.random.default_rng(args.seed))
     print(fidelity)
-    card = make_card(args, family.name, spec.world, fitted, fidelity._asdict())
+    card = make_card(args, data, family.name, spec.world, fitted, fidelity._asdict())
+    out = args.out or user_directory() / f"{family.name}-{spec.world}-v0"
     contexts = start_contexts(fitted, args.contexts, args.context_length, rng)
     dreamenvs.save(out, model, contexts, family=family.name, config=config, card=card, weights_dtype="float16")
     print(f"saved {out}\ngymnasium.make({dreamenvs.register(out)!r}) dreams it")
@@ -103,6 +115,26 @@ def split(episodes: Sequence[Episode], rng: np.random.Generator) -> tuple[list[E
     order = rng.permutation(len(episodes))
     count = max(1, len(episodes) // 10)
     return [episodes[i] for i in order[:count]], [episodes[i] for i in order[count:]]
+
+
+def fit_jointly(model: Any, episodes: Sequence[Episode], args: Args, rng: np.random.Generator) -> None:
+    """Every stage that the model declares, on frames."""
+    for stage in model.stages():
+        batches = (sample_segments(episodes, 16, 64, rng) for _ in range(args.joint_updates))
+        steps = optimize(stage.name, stage.loss, stage.groups, batches, clip=stage.clip, warmup=1000)
+        run(stage.name, steps, args.joint_updates)
+
+
+def fit_in_turn(model: Any, episodes: Sequence[Episode], args: Args, rng: np.random.Generator, directory: Path) -> None:
+    """The tokenizer, which is kept in the run's directory, and then the dynamics."""
+    if args.tokenizer is not None:
+        model.tokenizer.load_state_dict(load_file(args.tokenizer))
+    else:
+        fit_tokenizer(model, episodes, args, rng)
+        directory.mkdir(parents=True, exist_ok=True)
+        save_file(model.tokenizer.state_dict(), directory / "tokenizer.safetensors")
+    model.tokenizer.eval()
+    fit_dynamics(model, tokenize(model, episodes), args, rng)
 
 
 def fit_tokenizer(model: Any, episodes: Sequence[Episode], args: Args, rng: np.random.Generator) -> None:
@@ -146,8 +178,6 @@ def fit_dynamics(model: Any, coded: Sequence[Episode], args: Args, rng: np.rando
     """Next tokens, reward and termination, on tokens alone."""
     known = {id(parameter) for parameter in model.tokenizer.parameters()}
     parameters = tuple(parameter for parameter in model.parameters() if id(parameter) not in known)
-    model.train()
-    model.tokenizer.eval()
 
     def loss(batch: Segment) -> LossTerms:
         tokens = batch.observations.flatten(0, 1).flatten(1).long()
@@ -178,13 +208,13 @@ def run(name: str, steps: Iterator[Metrics], updates: int) -> None:
 
 
 def make_card(
-    args: Args, family: str, world: str, episodes: Sequence[Episode], fidelity: dict[str, Any]
+    args: Args, data: Path, family: str, world: str, episodes: Sequence[Episode], fidelity: dict[str, Any]
 ) -> dict[str, Any]:
     """What the checkpoint says of itself."""
     return {
         "title": f"{family} dream of {world}",
         "summary": "A small first dream, fitted within an hour on one CPU core: a start, not a benchmark result.",
-        "data": dict(load_notes(args.data)) | {"episodes": len(episodes), "steps": sum(map(len, episodes))},
+        "data": dict(load_notes(data)) | {"episodes": len(episodes), "steps": sum(map(len, episodes))},
         "fitting": {
             "preset": args.preset,
             "seed": args.seed,

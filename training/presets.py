@@ -27,7 +27,7 @@ def model_config(family: str, preset: str) -> Any:
     conv = ConvConfig(channels=(24, 48, 64), strides=(2, 2, 2))
     tokenizer: VQConfig | CategoricalConfig = VQConfig(conv=conv, code_width=16, commitment=0.25 / 16, revival=0.5)
     if isinstance(paper.tokenizer, CategoricalConfig):
-        conv = ConvConfig(channels=(24, 48, 64, 64), strides=(2, 2, 2, 2))
+        conv = ConvConfig(channels=(24, 48, 32), strides=(2, 2, 2))
         tokenizer = CategoricalConfig(conv=conv, categories=16, classes=16)
     sequence: Mamba2Config | TransformerConfig = Mamba2Config(width=192, layers=2)
     if isinstance(paper.sequence, TransformerConfig):

@@ -16,7 +16,7 @@ from dreamenvs.evaluation.fidelity import measure
 from dreamenvs.fitting.loop import optimize
 from dreamenvs.models import FAMILIES
 from dreamenvs.models.frame_level import FrameLevelOptimization
-from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
+from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig, KLObjective
 from dreamenvs.types import DiscreteActions, Segment, WorldSpec
 from tests.small import CONFIGS
 
@@ -61,11 +61,13 @@ def fit(config: Any, family: str, updates: int) -> Any:
     return model.eval()
 
 
+# A frame of this world holds about one nat of news, all of which the usual free bits would give away.
+KL = FactorizedConfig(objective=KLObjective(free_bits=0.1))
 CROSS_ENTROPY = FactorizedConfig(objective=CrossEntropyObjective())
 CASES = {
-    "STEPVQ": ("STEPVQ", CONFIGS["STEPVQ"]),
+    "STEPVQ": ("STEPVQ", replace(CONFIGS["STEPVQ"], prior=KL)),
     "STEPVQ-CE": ("STEPVQ", replace(CONFIGS["STEPVQ"], prior=CROSS_ENTROPY)),
-    "STEPVQT": ("STEPVQT", CONFIGS["STEPVQT"]),
+    "STEPVQT": ("STEPVQT", replace(CONFIGS["STEPVQT"], prior=KL)),
     "CB": ("CB", CONFIGS["CB"]),
     "CBT": ("CBT", CONFIGS["CBT"]),
 }
@@ -74,9 +76,9 @@ CASES = {
 @pytest.mark.parametrize("case", list(CASES))
 def test_the_dream_is_the_world(case: str) -> None:
     family, config = CASES[case]
-    model = fit(config, family, 450)
+    model = fit(config, family, 300)
     held_out = [block_episode(seed) for seed in range(1000, 1010)]
     result = measure(model, held_out, np.random.default_rng(0), horizon=5)
-    assert result.psnr > max(result.copy_psnr_by_step) + 3
+    assert result.psnr > max(result.copy_psnr_by_step) + 6
     assert result.reward_recall > 0.9
     assert result.reward_precision > 0.9

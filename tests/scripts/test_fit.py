@@ -15,14 +15,16 @@ import pytest
 import dreamenvs
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.storage import save_episodes
+from dreamenvs.envs.catalog import fitting_command
 from dreamenvs.types import DiscreteActions, WorldSpec
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(where: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(ROOT / "training" / script), *arguments],
+        cwd=where,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -58,7 +60,7 @@ def walking_dots(tmp_path: Path) -> Path:
 def test_a_fitted_dream_can_be_made_at_once(family: str, walking_dots: Path, tmp_path: Path) -> None:
     out = tmp_path / "dream"
     arguments = ["--tokenizer-updates", "20", "--dynamics-updates", "5", "--contexts", "4", "--out", str(out)]
-    result = run("fit_world_model.py", family, "--data", str(walking_dots), *arguments)
+    result = run(tmp_path, "fit_world_model.py", family, "--data", str(walking_dots), *arguments)
     assert result.returncode == 0, result.stderr
     env_id = dreamenvs.register(out, id="test/Dots-v0")
     try:
@@ -74,7 +76,18 @@ def test_a_fitted_dream_can_be_made_at_once(family: str, walking_dots: Path, tmp
     assert "fit_world_model.py" in (out / "card.md").read_text()
 
 
-def test_an_unknown_family_is_named(walking_dots: Path) -> None:
-    result = run("fit_world_model.py", "dreamer", "--data", str(walking_dots))
+def test_the_command_of_a_missing_dream_collects_and_fits(tmp_path: Path) -> None:
+    """What the error for a missing dream says, word for word, with little of everything."""
+    command = fitting_command("CB-MinAtarBreakout-v0")
+    assert command is not None
+    _, script, family, flag, env_id = command.split()
+    little = ["--collect-steps", "600", "--tokenizer-updates", "3", "--dynamics-updates", "2", "--contexts", "2"]
+    result = run(tmp_path, Path(script).name, family, flag, env_id, *little, "--out", str(tmp_path / "dream"))
+    assert result.returncode == 0, result.stderr
+    assert dreamenvs.load(tmp_path / "dream").model.spec.world == "MinAtarBreakout"
+
+
+def test_an_unknown_family_is_named(walking_dots: Path, tmp_path: Path) -> None:
+    result = run(tmp_path, "fit_world_model.py", "dreamer", "--data", str(walking_dots))
     assert result.returncode != 0
     assert "'dreamer'" in result.stderr
