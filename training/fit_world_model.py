@@ -36,7 +36,7 @@ from dreamenvs.evaluation.fidelity import measure
 from dreamenvs.fitting.loop import Metrics, optimize
 from dreamenvs.models import FAMILIES
 from dreamenvs.protocols import ParameterGroup, Posterior
-from dreamenvs.types import LossTerms, Segment
+from dreamenvs.types import LossTerms, Segment, WorldSpec
 
 BY_SPELLING = {spelling: name for name, spelling in SPELLINGS.items() if name in FAMILIES}
 
@@ -99,11 +99,11 @@ def main(args: Args) -> None:
         fit_jointly(model.train(), fitted, args, rng)
     else:
         fit_in_turn(model.train(), fitted, args, rng, Path("runs") / f"{family.name}-{spec.world}")
-    model.eval()
+    model.eval().half().float()  # as it will be saved, so that the figures are those of the saved dream
 
     fidelity = measure(model, held_out, np.random.default_rng(args.seed))
     print(fidelity)
-    card = make_card(args, data, family.name, spec.world, fitted, fidelity._asdict())
+    card = make_card(args, data, spec, (held_out, fitted), fidelity._asdict())
     out = args.out or user_directory() / f"{family.name}-{spec.world}-v0"
     contexts = start_contexts(fitted, args.contexts, args.context_length, rng)
     dreamenvs.save(out, model, contexts, family=family.name, config=config, card=card, weights_dtype="float16")
@@ -208,13 +208,21 @@ def run(name: str, steps: Iterator[Metrics], updates: int) -> None:
 
 
 def make_card(
-    args: Args, data: Path, family: str, world: str, episodes: Sequence[Episode], fidelity: dict[str, Any]
+    args: Args,
+    data: Path,
+    spec: WorldSpec,
+    episodes: tuple[Sequence[Episode], Sequence[Episode]],
+    fidelity: dict[str, Any],
 ) -> dict[str, Any]:
     """What the checkpoint says of itself."""
+    held_out, fitted = episodes
+    source = spec.source.id if spec.source is not None else "unknown"
     return {
-        "title": f"{family} dream of {world}",
-        "summary": "A small first dream, fitted within an hour on one CPU core: a start, not a benchmark result.",
-        "data": dict(load_notes(data)) | {"episodes": len(episodes), "steps": sum(map(len, episodes))},
+        "title": f"{BY_SPELLING[args.family]} dream of {spec.world}",
+        "summary": f"Fitted with the {args.preset} preset by training/fit_world_model.py.",
+        "data": dict(load_notes(data))
+        | {"env": source, "episodes": len(fitted), "fitted_steps": sum(map(len, fitted))}
+        | {"held_out_episodes": len(held_out), "held_out_steps": sum(map(len, held_out))},
         "fitting": {
             "preset": args.preset,
             "seed": args.seed,

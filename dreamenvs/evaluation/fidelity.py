@@ -46,7 +46,13 @@ def measure(
     context: int = 4,
     horizon: int = 15,
 ) -> Fidelity:
-    """Dream `horizon` steps from `starts` real contexts under the real actions, and compare with what really came."""
+    """Dream `horizon` steps from `starts` real contexts under the real actions, and compare with what really came.
+
+    Where no episode is that long, fewer steps are dreamed; the result has as many entries.
+    """
+    horizon = min(horizon, max(map(len, episodes)) - context)
+    if horizon < 1:
+        raise ValueError(f"no episode has a step beyond a context of {context}: nothing can be compared")
     segment = start_contexts(episodes, starts, context + horizon, rng)
     observed, last = tree.map(lambda leaf: leaf[:, :context], segment), context - 1
     state = model.observe(observed)

@@ -33,6 +33,14 @@ def test_a_perfect_model_is_perfect() -> None:
     assert result.copy_token_accuracy < 1.0
 
 
+def test_short_episodes_give_short_comparisons() -> None:
+    rng = np.random.default_rng(0)
+    result = measure(CountingWorld(limit=1000), [counting_episode(7)], rng, context=4, horizon=15)
+    assert len(result.psnr_by_step) == 3
+    with pytest.raises(ValueError, match="beyond a context of 4"):
+        measure(CountingWorld(limit=1000), [counting_episode(4)], rng, context=4)
+
+
 def test_errors_add_up_as_the_dream_drifts() -> None:
     result = measure(CountingWorld(limit=1000), [counting_episode(offset=1)], np.random.default_rng(0), horizon=5)
     expected = [20 * np.log10(255 / step) for step in range(1, 6)]
