@@ -98,12 +98,8 @@ def imagination(args: Args) -> list[Row]:
 def imagine(family: str, model: Any, full: Any, count: int, past: int, seconds: float) -> Row:
     """One line of `imagination`: the whole step and the sequence model alone, beside the peak."""
     state = tree.take_rows(full, torch.arange(count) % MIN_ROWS)
-    functions = {"step": stepper(model, state, count), "core": core_stepper(model, state, count)}
-    mflop = {}
-    for name, function in functions.items():
-        with FlopCounterMode(display=False) as counter:
-            function()
-        mflop[name] = counter.get_total_flops() / count / 1e6
+    functions = {"step": Stepper(model, state), "core": Stepper(model, state, core=True)}
+    mflop = {name: count_mflop(function) for name, function in functions.items()}
     times = interleave(functions | {"peak": gemm}, seconds)
     peak = GEMM_FLOP / times["peak"] / 1e9
     share = {name: mflop[name] * count / times[name] / 1e3 / peak for name in functions}
@@ -122,6 +118,15 @@ def imagine(family: str, model: Any, full: Any, count: int, past: int, seconds: 
     }
 
 
+def count_mflop(function: Stepper) -> float:
+    """MFLOP of a step for each row; counted over enough rows that none is padding."""
+    rows = 64
+    state = tree.take_rows(function.start, torch.arange(rows) % len(function.start.tokens))
+    with FlopCounterMode(display=False) as counter:
+        Stepper(function.model, state, core=function.core)()
+    return counter.get_total_flops() / rows / 1e6
+
+
 def env_overhead(args: Args) -> list[Row]:
     """`DreamVectorEnv.step` with latent observations against the bare `WorldModel.step`, turn and turn about."""
     rows, count = [], 64
@@ -135,7 +140,7 @@ def env_overhead(args: Args) -> list[Row]:
         actions = np.zeros(count, dtype=np.int64)
         with torch.inference_mode():
             past = model.sequence.config.window if has_window(model) else PAPER_PAST
-            bare = stepper(model, tree.take_rows(warm_state(model, past), torch.arange(count) % MIN_ROWS), count)
+            bare = Stepper(model, tree.take_rows(warm_state(model, past), torch.arange(count) % MIN_ROWS))
             for _ in range(past):
                 envs.step(actions)
             times = interleave({"bare": bare, "env": partial(envs.step, actions)}, args.seconds * 2)
@@ -157,7 +162,7 @@ def endless(args: Args) -> list[Row]:
     rows = []
     for family in args.families:
         model = build(family)
-        step = stepper(model, model.observe(random_context(model.spec, MIN_ROWS, 2)), MIN_ROWS)
+        step = Stepper(model, model.observe(random_context(model.spec, MIN_ROWS, 2)))
         row: Row = {"family": family, "rows": MIN_ROWS}
         taken = 0
         for moment in (200, 10_000):
@@ -211,27 +216,27 @@ def warm_state(model: Any, past: int) -> Any:
     return model.observe(random_context(model.spec, MIN_ROWS, past + 1))
 
 
-def stepper(model: Any, state: Any, rows: int) -> Callable[[], None]:
-    """One imagined step after another."""
-    actions, seeds = sample_actions(model.spec.actions, rows), torch.arange(rows)
-    held = [tree.clone(state), 0]
+class Stepper:
+    """One imagined step after another, of a model or of its sequence model alone; `restart` goes back to the start."""
 
-    def step() -> None:
-        held[0], _ = model.step(held[0], actions, Noise(seeds, torch.full_like(seeds, held[1])))
-        held[1] += 1
+    def __init__(self, model: Any, state: Any, *, core: bool = False) -> None:
+        self.model, self.start, self.core = model, state, core
+        rows = len(state.tokens)
+        self.actions, self.seeds = sample_actions(model.spec.actions, rows), torch.arange(rows)
+        self.inputs = torch.randn(rows, model.sequence.width)
+        self.restart()
 
-    return step
+    def restart(self) -> None:
+        self.state, self.steps = tree.clone(self.start), 0
 
-
-def core_stepper(model: Any, state: Any, rows: int) -> Callable[[], None]:
-    """The sequence model alone."""
-    inputs = torch.randn(rows, model.sequence.width)
-    held = [tree.clone(state.cache)]
-
-    def step() -> None:
-        _, held[0] = model.sequence.step(inputs, held[0])
-
-    return step
+    def __call__(self) -> None:
+        if self.core:
+            _, cache = self.model.sequence.step(self.inputs, self.state.cache)
+            self.state = self.state._replace(cache=cache)
+        else:
+            noise = Noise(self.seeds, torch.full_like(self.seeds, self.steps))
+            self.state, _ = self.model.step(self.state, self.actions, noise)
+        self.steps += 1
 
 
 SIDE = 2048
@@ -252,8 +257,10 @@ def interleave(functions: dict[str, Callable[[], Any]], seconds: float) -> dict[
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline or len(next(iter(times.values()))) < 5:
         for name, function in functions.items():
-            for _ in range(1 if name == "peak" else 5):
-                times[name].append(timed(function))
+            if isinstance(function, Stepper):
+                function.restart()
+                function()  # the first step after the copy finds nothing in the caches of the processor
+            times[name] += [timed(function) for _ in range(1 if name == "peak" else 5)]
     return {name: statistics.median(values) for name, values in times.items()}
 
 
