@@ -29,7 +29,7 @@ class Progress(BaseCallback):
 
     def _on_step(self) -> bool:
         now = time.monotonic()
-        if now - self.shown > 0.5 or self.num_timesteps >= self.total:
+        if now - self.shown > 0.5:
             self.shown = now
             rate = self.num_timesteps / max(now - self.begin, 1e-9)
             left = max(self.total - self.num_timesteps, 0) / rate
@@ -69,19 +69,20 @@ def picture(env_id: str, policy: PPO, path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--id", default="dreamenvs/STEPVQ-Pong-v0", help="which dream")
-    parser.add_argument("--steps", type=int, default=20_000, help="imagined steps to learn from")
-    parser.add_argument("--rows", type=int, default=16, help="dreams side by side")
+    parser.add_argument("--steps", type=int, default=100_000, help="imagined steps to learn from")
+    parser.add_argument("--rows", type=int, default=32, help="dreams side by side")
     parser.add_argument("--horizon", type=int, default=128, help="imagined steps in an episode")
     parser.add_argument("--picture", default="dream.png", help="where to put the picture")
     args = parser.parse_args()
 
     env = VecMonitor(DreamVecEnv(args.id, num_envs=args.rows, obs_type="latent", horizon=args.horizon))
-    model = PPO("MlpPolicy", env, n_steps=64, batch_size=256, n_epochs=4, learning_rate=5e-4, ent_coef=0.01, seed=0)
+    model = PPO("MlpPolicy", env, n_steps=128, batch_size=512, n_epochs=4, gamma=0.98, ent_coef=0.01, seed=0)
     before = dream_return(args.id, None, args.rows, args.horizon)
     model.learn(args.steps, callback=Progress(args.steps))
     print(file=sys.stderr)
     after = dream_return(args.id, model, args.rows, args.horizon)
-    print(f"mean return of an imagined episode of {args.horizon} steps: random {before:.2f}, trained {after:.2f}")
+    episodes = f"{args.rows} imagined episodes of {args.horizon} steps"
+    print(f"mean return of {episodes}: random {before:.2f}, trained {after:.2f}")
     picture(args.id, model, args.picture)
 
 

@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parent.parent
 SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 DOCUMENTED = ("envs.conformance", "envs.loading", "envs.registration", "envs.single")
 EXAMPLES = {
-    "act_for_real.py": ["--dream-steps", "1024", "--real-steps", "50"],
+    "act_for_real.py": ["--dream-steps", "4096", "--episodes", "1", "--limit", "20"],
     "branch_a_dream.py": ["--moves", "2", "--depth", "4"],
     "first_steps.py": [],
     "look_at_codes.py": [],
-    "train_in_a_dream.py": ["--steps", "1024", "--horizon", "16"],
+    "train_in_a_dream.py": ["--steps", "4096", "--horizon", "16"],
 }
 
 
