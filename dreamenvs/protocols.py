@@ -154,6 +154,14 @@ class Tokenizer(Protocol):
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
+class Mixer(Protocol):
+    """A frame's latent and the action that follows it, as one input to a frame-level sequence model."""
+
+    def __call__(self, latent: Tensor, actions: Tensor) -> Tensor:
+        """Inputs (N, D) of latent (N, K·D) and encoded actions (N, A)."""
+        ...
+
+
 class FramePrior(Protocol):
     """Predicts a whole frame's tokens from one hidden vector."""
 

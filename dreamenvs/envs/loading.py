@@ -14,6 +14,8 @@ from dreamenvs.dream import observe_contexts
 from dreamenvs.envs.library import locate
 from dreamenvs.protocols import WorldModel
 
+_PROCESS = os.getpid()
+
 CheckpointLike = str | os.PathLike[str] | Checkpoint
 
 
@@ -39,6 +41,10 @@ def load(id_or_path: str | os.PathLike[str], *, device: str | torch.device = "cp
 
 def open_world(checkpoint: CheckpointLike, device: str | torch.device = "cpu") -> World:
     """The shared world behind an id, a path or a loaded checkpoint."""
+    if os.getpid() != _PROCESS:
+        # In a forked process, as of AsyncVectorEnv, the threads of the parent do not exist, and waiting for them hangs.
+        torch.set_num_threads(1)
+    _check_device(device)
     if isinstance(checkpoint, Checkpoint):
         contexts = tree.to(checkpoint.contexts, device)
         return World(checkpoint.model, observe_contexts(checkpoint.model, contexts), checkpoint.family)
@@ -47,6 +53,14 @@ def open_world(checkpoint: CheckpointLike, device: str | torch.device = "cpu") -
     # While a checkpoint is being replaced its directory is aside for a moment, and loading waits for it.
     written = manifest.stat().st_mtime_ns if manifest.exists() else 0
     return _open_path(str(path), written, str(device))
+
+
+def _check_device(device: str | torch.device) -> None:
+    """Refuse a device that is not there, naming it."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"device={str(device)!r} cannot be used here ({error}); device='cpu' always can") from error
 
 
 @lru_cache(maxsize=4)

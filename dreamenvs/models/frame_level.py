@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from dreamenvs.actions import ActionEncoder
 from dreamenvs.heads import RewardHead, TerminationHead
-from dreamenvs.mixers import ConcatMixer
-from dreamenvs.protocols import FramePrior, ParameterGroup, Posterior, SequenceModel, Stage, Tokenizer
+from dreamenvs.protocols import FramePrior, Mixer, ParameterGroup, Posterior, SequenceModel, Stage, Tokenizer
 from dreamenvs.random import Noise
 from dreamenvs.types import LossTerms, Outcome, Segment, WorldSpec
 
@@ -49,7 +48,7 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         spec: WorldSpec,
         *,
         tokenizer: Tokenizer,
-        mixer: ConcatMixer,
+        mixer: Mixer,
         sequence: SequenceModel[CacheT],
         prior: FramePrior,
         reward: RewardHead,
@@ -87,7 +86,7 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         tokens = rearrange(self.tokenizer.encode(context.observations.flatten(0, 1)), "(b t) k -> b t k", b=rows)
         cache = self.sequence.initial_cache(rows)
         if steps == 1:
-            hidden = self.mixer.linear.weight.new_zeros(rows, self.sequence.width)
+            hidden = next(self.parameters()).new_zeros(rows, self.sequence.width)
             return FrameState(tokens[:, -1], hidden, cache)
         inputs = self._mix(tokens[:, :-1].flatten(0, 1), context.actions[:, :-1].flatten(0, 1))
         hidden, cache = self.sequence.extend(rearrange(inputs, "(b t) d -> b t d", b=rows), cache)
@@ -164,8 +163,7 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         return LossTerms(prior.total + reward + termination, parts)
 
     def _mix(self, tokens: Tensor, actions: Tensor) -> Tensor:
-        mixed: Tensor = self.mixer(self.tokenizer.embed(tokens), self.encode_actions(actions))
-        return mixed
+        return self.mixer(self.tokenizer.embed(tokens), self.encode_actions(actions))
 
 
 def _spread(values: Tensor, valid: Tensor) -> Tensor:

@@ -281,6 +281,7 @@ def test_continuous_actions() -> None:
         ({"render_mode": "human"}, "not 'human'"),
         ({"temperature": -1.0}, "not -1.0"),
         ({"autoreset_mode": "sometimes"}, "sometimes"),
+        ({"device": "nowhere"}, "device='nowhere' cannot be used here"),
     ],
 )
 def test_bad_arguments_are_named(kwargs: dict[str, Any], message: str) -> None:

@@ -80,6 +80,15 @@ def test_make_vec_takes_gymnasiums_arguments() -> None:
     assert np.array_equal(sync.reset(seed=4)[0], gym.make_vec(PONG, num_envs=2, obs_type="tokens").reset(seed=4)[0])
 
 
+def test_forked_processes_dream_the_same() -> None:
+    kwargs: dict[str, Any] = {"num_envs": 2, "obs_type": "tokens"}
+    dreams = gym.make_vec(PONG, vectorization_mode="async", **kwargs), gym.make_vec(PONG, **kwargs)
+    assert np.array_equal(*(envs.reset(seed=4)[0] for envs in dreams))
+    for step in range(3):
+        assert np.array_equal(*(envs.step(np.array([step, 2]))[0] for envs in dreams))
+    dreams[0].close()
+
+
 def test_the_dream_env_id_finds_it() -> None:
     env = gym.make("DreamEnv-Pong-v0", obs_type="tokens")
     assert env.reset(seed=0)[0].shape == (64,)
