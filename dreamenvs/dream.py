@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -198,7 +198,5 @@ class Dream(Generic[StateT]):
         self._rows = tree.put_rows(self.rows, into, tree.take_rows(tree.to(snapshot, self._device), source))
 
     def _pad(self, actions: Tensor) -> Tensor:
-        if self._padded == self.num_rows:
-            return actions
-        padding: Any = actions[:1].expand(self._padded - self.num_rows, *actions.shape[1:])
-        return torch.cat([actions, padding])
+        # Always a copy: a state may keep its last action, and rows are replaced in place when they are reset.
+        return torch.cat([actions, actions[:1].expand(self._padded - self.num_rows, *actions.shape[1:])])

@@ -158,20 +158,20 @@ def env_overhead(args: Args) -> list[Row]:
 
 @torch.inference_mode()
 def endless(args: Args) -> list[Row]:
-    """The median step around imagined step 200 and around step 10,000 of one dream, and the memory at both."""
+    """A step after 200 imagined ones and after 10,000 of one dream, turn and turn about, and the memory then."""
     rows = []
     for family in args.families:
         model = build(family)
         step = Stepper(model, model.observe(random_context(model.spec, MIN_ROWS, 2)))
-        row: Row = {"family": family, "rows": MIN_ROWS}
-        taken = 0
+        moments, row = {}, {"family": family, "rows": MIN_ROWS}
         for moment in (200, 10_000):
-            for _ in range(moment - 50 - taken):
+            while step.steps < moment:
                 step()
-            times = [timed(step) for _ in range(100)]
-            taken = moment + 50
-            row |= {f"ms_at_{moment}": round(statistics.median(times) * 1e3, 2), f"mib_at_{moment}": resident_mib()}
-        rows.append(row)
+            moments[f"ms_at_{moment}"] = Stepper(model, tree.clone(step.state))
+            row[f"mib_at_{moment}"] = resident_mib()
+        times = interleave(moments, args.seconds * 2)
+        row |= {name: round(seconds * 1e3, 2) for name, seconds in times.items()}
+        rows.append(row | {"ratio": round(times["ms_at_10000"] / times["ms_at_200"], 3)})
     return rows
 
 

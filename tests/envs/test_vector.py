@@ -128,6 +128,14 @@ def test_torch_output_is_tensors_that_autograd_can_use() -> None:
     assert weights.grad.abs().sum() > 0
 
 
+def test_the_callers_actions_are_left_alone() -> None:
+    envs = make(8, output="torch", world={"limit": 2}, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs.reset(seed=0)
+    actions = torch.tensor([2] * 8)
+    envs.step(actions)
+    assert actions.tolist() == [2] * 8
+
+
 def test_rendering_gives_one_frame_a_row() -> None:
     envs = make(2, world={"starts": (7,)}, render_mode="rgb_array")
     envs.reset(seed=0)
