@@ -55,11 +55,11 @@ class Args:
     """Real steps to collect."""
     preset: str = "small"
     """Model sizes: small or paper."""
-    tokenizer_updates: int = 6000
+    tokenizer_updates: int = 5000
     """Batches of 32 frames for the tokenizer."""
     tokenizer: Path | None = None
     """Weights of a fitted tokenizer, to fit the dynamics alone."""
-    dynamics_updates: int = 6000
+    dynamics_updates: int = 3000
     """Batches of 32 segments of 64 steps for the dynamics."""
     joint_updates: int = 10_000
     """Batches of 16 segments of 64 steps for all at once, with the paper preset."""

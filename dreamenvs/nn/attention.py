@@ -49,7 +49,7 @@ def attend_one(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | 
 
     `visible` (N, S) hides the rest; None shows all, with the same bits as a mask that does.
     """
-    # A row of queries, transposed, and not a column: BLAS takes three times as long for the latter.
+    # A row of queries, transposed, and not a column, for which BLAS takes longer.
     scores = torch.bmm(keys, (queries * queries.shape[-1] ** -0.5)[:, None].mT)[..., 0]
     if visible is not None:
         scores.masked_fill_(~visible, -torch.inf)

@@ -22,7 +22,7 @@ class VQConfig:
     """The paper prints no width; 128 is the one that gives its parameter count."""
     commitment: float = 0.25
     """β of equation 1, on a sum over the frame's K·D numbers. Where the encoder collapses onto few codes, lower it:
-    0.25 / code_width, a mean over each code's numbers, kept three times as many codes in use on small frames."""
+    0.25 / code_width, a mean over each code's numbers, binds the encoder less; the small preset uses it."""
     decay: float = 0.99
     """How much of the codes' running averages one batch leaves in place."""
     sharpness: float = 1.0
