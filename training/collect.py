@@ -1,48 +1,56 @@
-"""Collects real episodes.
+"""Collects real episodes into a replay, a new one or one that is there.
 
-python training/collect.py --env ALE/Pong-v5 --steps 60000 --out data/pong --policy tracker
+python training/collect.py --env ALE/Pong-v5 --steps 60000 --out data/Pong --policy tracker --num-envs 4
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import gymnasium
 import numpy as np
 import tyro
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
-from policies import PongTracker
+from policies import BURST, EPSILONS, PongTracker
 from tqdm import tqdm
 
-from dreamenvs.data.collect import Policy, collect, random_policy
+from dreamenvs.data.collect import AnyEnv, EpsilonPolicy, Policy, RandomPolicy, collect
 from dreamenvs.data.episode import Episode
-from dreamenvs.data.storage import save_episodes
+from dreamenvs.data.replay import Replay
 from dreamenvs.envs.catalog import WORLDS
 from dreamenvs.envs.source import default_source, describe, make_source
+from dreamenvs.types import Scalar, SourceEnv
+
+PolicyName = Literal["random", "tracker"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Args:
-    """Collect real episodes."""
+    """Collect real episodes into a replay."""
 
     env: str
     """A Gymnasium id, such as ALE/Pong-v5, MinAtar/Breakout-v1 or dm_control/cartpole-swingup-v0."""
     out: Path
-    """A new directory for the episodes."""
+    """The replay's directory; episodes are added to a replay of the same world."""
     steps: int = 60_000
     """Agent steps, over all episodes."""
-    policy: Literal["random", "tracker"] = "random"
+    policy: PolicyName = "random"
     """`tracker` is a scripted player of ALE/Pong with random bursts."""
+    num_envs: int = 1
+    """Environments that are played at once, in processes of their own when there are several."""
     seed: int = 0
-
-
-def world_name(env_id: str) -> str:
-    """The name of a world in dream ids: Pong for ALE/Pong-v5."""
-    known = {known_id: world for world, known_id in WORLDS.items()}
-    return known.get(env_id) or re.sub(r"-v\d+$|[^A-Za-z0-9]", "", env_id.rpartition("/")[2])
+    """Of the environment and the policy."""
+    life_loss: bool = False
+    """Atari: a lost life ends the episode."""
+    drawing: Literal["rgb", "channels"] | None = None
+    """MinAtar: in colours, or with the game's own channels; by default in colours."""
+    scale: int | None = None
+    """MinAtar: the side of a cell in pixels; by default 4."""
 
 
 class Summary(NamedTuple):
@@ -53,42 +61,142 @@ class Summary(NamedTuple):
     terminated: bool
 
 
-def with_bar(episodes: Iterator[Episode], steps: int, summaries: list[Summary]) -> Iterator[Episode]:
-    """Pass episodes on, moving a progress bar and keeping what the report needs."""
-    with tqdm(total=steps, unit="step", mininterval=1.0) as bar:
-        for episode in episodes:
-            summaries.append(Summary(episode.rewards, episode.actions, bool(episode.terminated[-1])))
-            bar.set_postfix(episodes=len(summaries), last_return=episode.total_reward, refresh=False)
-            bar.update(len(episode))
-            yield episode
+def world_name(env_id: str) -> str:
+    """The name of a world in dream ids: Pong for ALE/Pong-v5."""
+    known = {known_id: world for world, known_id in WORLDS.items()}
+    return known.get(env_id) or re.sub(r"-v\d+$|[^A-Za-z0-9]", "", env_id.rpartition("/")[2])
 
 
-def report(episodes: list[Summary], labels: list[float]) -> None:
-    """Print what was collected, also by the labels of the episodes if they have any."""
+def choose_source(
+    env_id: str, *, life_loss: bool = False, drawing: str | None = None, scale: int | None = None
+) -> SourceEnv:
+    """The usual preprocessing of an id, with these choices in it."""
+    source = default_source(env_id)
+    chosen: dict[str, Scalar] = {"terminal_on_life_loss": life_loss or None, "drawing": drawing, "scale": scale}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    unknown = [name for name in chosen if name not in source.options]
+    if unknown:
+        raise SystemExit(f"{env_id} has no choice of {', '.join(unknown)}; it has {', '.join(source.options)}")
+    return replace(source, options={**source.options, **chosen})
+
+
+def build_policy(name: PolicyName, env_id: str, space: gymnasium.Space[Any], seed: int) -> Policy:
+    """A policy by its name, for one row or many."""
+    if name == "random":
+        return RandomPolicy(space, seed)
+    if not env_id.startswith("ALE/Pong-"):
+        raise SystemExit(f"the tracker plays ALE/Pong only, not {env_id}; use the random policy")
+    return EpsilonPolicy(PongTracker(seed), space, EPSILONS, seed + 1, burst=BURST)
+
+
+def collect_into(
+    replay: Replay | Path,
+    source: SourceEnv,
+    policy: Policy | PolicyName,
+    steps: int,
+    *,
+    seed: int = 0,
+    num_envs: int = 1,
+    notes: Mapping[str, Scalar] | None = None,
+    bar: bool = True,
+) -> Replay:
+    """Append `steps` real steps of a source to a replay, and report; a directory is opened or becomes a new replay.
+
+    The policy is named, or anything with the `predict` of Stable-Baselines3.
+    """
+    env = make_source(source)
+    spec = describe(env, world=world_name(source.id), source=source)
+    name = policy if isinstance(policy, str) else type(policy).__name__
+    named = isinstance(policy, str)
+    if isinstance(policy, str):
+        policy = build_policy(policy, source.id, env.action_space, seed)
+    if not isinstance(replay, Replay):
+        replay = Replay.open(replay) if (replay / "index.json").exists() else Replay.create(replay, spec)
+    if replay.spec != spec:
+        raise SystemExit(f"{replay.directory} holds another world: {'; '.join(differences(replay.spec, spec))}")
+    if named and any((note.get("policy"), note.get("seed")) == (name, seed) for note in replay.notes):
+        raise SystemExit(f"{replay.directory} has these episodes already: {name}, seed {seed}; choose another seed")
+    rows: AnyEnv = make_rows(source, num_envs) if num_envs > 1 else env
+    summaries: list[Summary] = []
+    try:
+        with tqdm(total=steps, unit="step", mininterval=1.0, disable=not bar) as progress:
+            episodes = collect(rows, Ticking(policy, progress), steps, seed)
+            replay.append(summarise(episodes, summaries, progress), {"policy": name, "seed": seed, **(notes or {})})
+    finally:
+        rows.close()
+        if rows is not env:
+            env.close()
+    report(summaries)
+    print(replay.budget())
+    return replay
+
+
+def make_rows(source: SourceEnv, num_envs: int) -> AnyEnv:
+    """Several of the same environment; where each has a process of its own, they step at once."""
+
+    def make() -> Any:
+        return make_source(source)
+
+    makers: list[Callable[[], Any]] = [make] * num_envs
+    kind = AsyncVectorEnv if source.preprocessing in ("atari", "pixels", "crafter") else SyncVectorEnv
+    return kind(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def differences(old: Any, new: Any, where: str = "spec") -> list[str]:
+    """Where two specs differ, and how."""
+    if is_dataclass(old) and not isinstance(old, type) and type(old) is type(new):
+        names = [field.name for field in fields(old)]
+        return [
+            line for name in names for line in differences(getattr(old, name), getattr(new, name), f"{where}.{name}")
+        ]
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        keys = sorted({*old, *new})
+        return [line for key in keys for line in differences(old.get(key), new.get(key), f"{where}.{key}")]
+    return [] if old == new else [f"{where} is {old!r} there and {new!r} here"]
+
+
+class Ticking:
+    """A policy that moves a progress bar."""
+
+    def __init__(self, policy: Policy, progress: Any) -> None:
+        self.policy, self.progress = policy, progress
+
+    def predict(
+        self, observation: NDArray[np.uint8], state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[NDArray[Any], Any]:
+        """Whatever the policy does."""
+        self.progress.update(min(len(observation), self.progress.total - self.progress.n))
+        return self.policy.predict(observation, state, episode_start, deterministic)
+
+
+def summarise(episodes: Iterator[Episode], summaries: list[Summary], progress: Any) -> Iterator[Episode]:
+    """Pass episodes on, keeping what the report needs."""
+    for episode in episodes:
+        summaries.append(Summary(episode.rewards, episode.actions, bool(episode.terminated[-1])))
+        progress.set_postfix(episodes=len(summaries), last_return=episode.total_reward, refresh=False)
+        yield episode
+
+
+def report(episodes: list[Summary]) -> None:
+    """Print what was collected."""
+    if not episodes:
+        return
     rewards = np.concatenate([episode.rewards for episode in episodes])
+    returns = np.array([episode.rewards.sum() for episode in episodes])
     print(f"{len(episodes)} episodes, {len(rewards)} steps, {sum(e.terminated for e in episodes)} terminated")
+    print(f"returns: {returns.mean():.2f} ± {returns.std():.2f}, from {returns.min():g} to {returns.max():g}")
     print(f"rewards: {(rewards > 0).mean():.3%} positive, {(rewards < 0).mean():.3%} negative")
     actions = np.concatenate([episode.actions for episode in episodes])
     if actions.ndim == 1:
-        print(f"actions: {np.bincount(actions) / len(actions)}")
-    for label in sorted(set(labels)):
-        returns = [e.rewards.sum() for e, own in zip(episodes, labels, strict=True) if own == label]
-        print(f"epsilon {label}: {len(returns)} episodes, return {np.mean(returns):.1f} ± {np.std(returns):.1f}")
+        print(f"actions: {' '.join(f'{share:.3f}' for share in np.bincount(actions) / len(actions))}")
+    else:
+        print(f"actions: means {actions.mean(0).round(3).tolist()}, deviations {actions.std(0).round(3).tolist()}")
 
 
 def main(args: Args) -> None:
     """Collect, save and report."""
-    source = default_source(args.env)
-    env = make_source(source)
-    if args.policy == "tracker" and not args.env.startswith("ALE/Pong-"):
-        raise SystemExit(f"the tracker plays ALE/Pong only, not {args.env}; use --policy random")
-    policy: Policy = PongTracker() if args.policy == "tracker" else random_policy(env.action_space)
-    summaries: list[Summary] = []
-    episodes = with_bar(collect(env, policy, args.steps, args.seed), args.steps, summaries)
-    spec = describe(env, world=world_name(args.env), source=source)
-    save_episodes(args.out, episodes, spec, {"policy": args.policy, "seed": args.seed, "steps": args.steps})
-    env.close()
-    report(summaries, policy.history if isinstance(policy, PongTracker) else [])
+    source = choose_source(args.env, life_loss=args.life_loss, drawing=args.drawing, scale=args.scale)
+    collect_into(args.out, source, args.policy, args.steps, seed=args.seed, num_envs=args.num_envs)
 
 
 if __name__ == "__main__":

@@ -1,89 +1,90 @@
-"""Policies that gather the data of a first world model, before there is an agent."""
+"""A policy that gathers the data of a first world model of Pong, before there is an agent."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 EPSILONS = (0.1, 0.3, 0.6, 1.0)
 """Shares of random moves, one of which is drawn for each episode."""
+BURST = 4.0
+"""Steps of the same random move, on average."""
 TOP, BOTTOM = 11, 59  # the rows of the field between its walls
 LEFT, RIGHT = 9, 55  # the columns between the paddles
 TOLERANCE = 3.0  # rows, about half of what the shortest move covers; the paddle is five high
 
 
+class Seen(NamedTuple):
+    """What the tracker saw last; NaN where there was nothing."""
+
+    ball: NDArray[np.float64]  # (N, 2), row and column
+    paddle: NDArray[np.float64]  # (N,)
+
+
 class PongTracker:
-    """Plays Pong by moving the paddle to where the ball will arrive, with bursts of random moves.
+    """Plays Pong by moving the paddle to where the ball will arrive.
 
     It reads 64 × 64 RGB frames: the ball is white, the own paddle green, the field brown with little blue in it.
     """
 
     idle, up, down = (0, 1), (2, 4), (3, 5)  # FIRE does nothing during a rally, so each move has two actions
 
-    def __init__(self, epsilons: tuple[float, ...] = EPSILONS, burst: float = 4.0) -> None:
-        self.epsilons, self.burst = epsilons, burst
-        self.history: list[float] = []
-        """The epsilon of every episode so far."""
+    def __init__(self, seed: int | None = None) -> None:
+        self._rng = np.random.default_rng(seed)
 
-    def begin(self, rng: np.random.Generator) -> None:
-        """Draw the share of random moves of the next episode."""
-        self.history.append(float(rng.choice(self.epsilons)))
-        self._random_left = self._random_action = 0
-        self._ball: tuple[float, float] | None = None
-        self._paddle: float | None = None
+    def predict(
+        self,
+        observation: NDArray[np.uint8],
+        state: Seen | None = None,
+        episode_start: NDArray[np.bool_] | None = None,
+        deterministic: bool = False,
+    ) -> tuple[NDArray[np.int64], Seen]:
+        """Actions (N,); of the two that make a move, one is drawn."""
+        seen = Seen(find_ball(observation), find_paddle(observation))
+        moves = self._follow(seen, state, episode_start)
+        second = 0 if deterministic else self._rng.integers(2, size=len(moves))
+        return np.array([self.idle, self.up, self.down])[moves, second], seen
 
-    def __call__(self, observation: NDArray[np.uint8], rng: np.random.Generator) -> int:
-        moves = self._follow(observation)  # also in a burst, for it remembers what it saw
-        if self._random_left == 0 and rng.random() < self._burst_chance(self.history[-1]):
-            self._random_left = int(rng.geometric(1 / self.burst))
-            self._random_action = int(rng.integers(6))
-        if self._random_left > 0:
-            self._random_left -= 1
-            return self._random_action
-        return int(rng.choice(moves))
-
-    def _burst_chance(self, epsilon: float) -> float:
-        """The chance that a burst starts, such that a share epsilon of all moves is random."""
-        return epsilon / (epsilon + self.burst * (1 - epsilon))
-
-    def _follow(self, frame: NDArray[np.uint8]) -> tuple[int, int]:
-        ball, paddle = find_ball(frame), find_paddle(frame)
-        before, self._ball = self._ball, ball
-        paddle_before, self._paddle = self._paddle, paddle
-        if ball is None or paddle is None:
-            return self.idle
-        target = ball[0] if before is None else arrival(before, ball)
+    def _follow(self, seen: Seen, before: Seen | None, begins: Any) -> NDArray[np.int64]:
+        """For every row 0 to stay, 1 to go up, 2 to go down."""
+        new = np.ones(len(seen.paddle), bool) if before is None else np.zeros(len(seen.paddle), bool)
+        if begins is not None:
+            new |= np.asarray(begins, bool)
+        if before is None:
+            before = seen
+        known = ~new & ~np.isnan(before.ball[:, 0])
+        target = np.where(known, arrival(before.ball, seen.ball), seen.ball[:, 0])
         # The paddle glides on for about one step after a move, so compare where it will be.
-        speed = paddle - paddle_before if paddle_before is not None else 0.0
-        error = target - (paddle + speed)
-        if abs(error) < TOLERANCE:
-            return self.idle
-        return self.up if error < 0 else self.down
+        speed = np.where(new | np.isnan(before.paddle), 0.0, seen.paddle - before.paddle)
+        error = target - (seen.paddle + speed)
+        # NaN, where ball or paddle is out of sight, compares false and stays.
+        return np.where(error <= -TOLERANCE, 1, np.where(error >= TOLERANCE, 2, 0))
 
 
-def arrival(before: tuple[float, float], ball: tuple[float, float]) -> float:
-    """The row where the ball reaches the own paddle, after reflections; its present row if it flies away."""
-    rows, columns = ball[0] - before[0], ball[1] - before[1]
-    if columns < 0.5 or columns > 12:
-        return ball[0]
+def arrival(before: NDArray[np.float64], ball: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The rows (N,) where the balls (N, 2) reach the own paddle, after reflections; the present ones of others."""
+    rows, columns = (ball - before).T
+    coming = (columns >= 0.5) & (columns <= 12)
     height = BOTTOM - TOP - 1
-    unfolded = (ball[0] - TOP + rows * (RIGHT + 1 - ball[1]) / columns) % (2 * height)
-    return TOP + min(unfolded, 2 * height - unfolded)
+    travel = rows * (RIGHT + 1 - ball[:, 1]) / np.where(coming, columns, 1.0)
+    unfolded = (ball[:, 0] - TOP + travel) % (2 * height)
+    return np.where(coming, TOP + np.minimum(unfolded, 2 * height - unfolded), ball[:, 0])
 
 
-def find_ball(frame: NDArray[np.uint8]) -> tuple[float, float] | None:
-    """The (row, column) of the ball between the paddles, or None."""
-    field = frame[TOP:BOTTOM, LEFT:RIGHT, 2].astype(float) - 17.0
+def find_ball(frames: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """The rows and columns (N, 2) of the balls between the paddles, NaN where there is none."""
+    field = frames[:, TOP:BOTTOM, LEFT:RIGHT, 2].astype(float) - 17.0
     field[field < 25] = 0.0
-    total = field.sum()
-    if total == 0:
-        return None
-    row, column = field.sum(1) @ np.arange(TOP, BOTTOM), field.sum(0) @ np.arange(LEFT, RIGHT)
-    return float(row / total), float(column / total)
+    total = field.sum((1, 2))
+    row, column = field.sum(2) @ np.arange(TOP, BOTTOM), field.sum(1) @ np.arange(LEFT, RIGHT)
+    return np.where(total > 0, np.stack([row, column]) / np.maximum(total, 1.0), np.nan).T
 
 
-def find_paddle(frame: NDArray[np.uint8]) -> float | None:
-    """The middle row of the own paddle, on the right, or None."""
-    columns = frame[TOP:BOTTOM, RIGHT : RIGHT + 4].astype(int)
-    rows = (columns[..., 1] > columns[..., 0] + 20).any(1).nonzero()[0]
-    return float(rows.mean()) + TOP if len(rows) else None
+def find_paddle(frames: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """The middle rows (N,) of the own paddles, on the right, NaN where there is none."""
+    columns = frames[:, TOP:BOTTOM, RIGHT : RIGHT + 4].astype(int)
+    rows = (columns[..., 1] > columns[..., 0] + 20).any(2)
+    count = rows.sum(1)
+    return np.where(count > 0, rows @ np.arange(TOP, BOTTOM) / np.maximum(count, 1), np.nan)

@@ -14,49 +14,52 @@ import torch
 from numpy.typing import NDArray
 
 from dreamenvs.data.episode import Episode
+from dreamenvs.data.samplers import Sampler, UniformSampler, uniform_places
 from dreamenvs.types import Segment
 
 
-def sample_segments(episodes: Sequence[Episode], rows: int, length: int, rng: np.random.Generator) -> Segment:
+def sample_segments(
+    episodes: Sequence[Episode], rows: int, length: int, rng: np.random.Generator, sampler: Sampler | None = None
+) -> Segment:
     """Excerpts that stay inside one episode; an episode shorter than `length` is padded on the right.
 
-    A step is drawn uniformly from all steps and falls on a uniformly drawn place of the segment, which is then moved
-    inside its episode. With uniform starts instead, the last step, the only one that terminates, would come up in one
-    segment of an episode where a middle step comes up in `length` of them.
+    The sampler chooses them, by default a `UniformSampler`.
     """
-    lengths = _lengths(episodes)
-    chosen, steps = _draw(lengths, rows, rng)
-    last = np.maximum(lengths[chosen] - length, 0)
-    starts = np.clip(steps - rng.integers(length, size=rows), 0, last)
-    return _cut(episodes, chosen, starts, length)
+    chosen, starts = (sampler or UniformSampler()).draw(episode_lengths(episodes), rows, length, rng)
+    return cut_segments(episodes, chosen, starts, length)
 
 
-def start_contexts(episodes: Sequence[Episode], count: int, length: int, rng: np.random.Generator) -> Segment:
-    """Segments without padding for dreams to start from, uniform over all the places where one fits."""
-    places = np.maximum(_lengths(episodes) - length + 1, 0)
+def start_contexts(
+    episodes: Sequence[Episode], count: int, length: int, rng: np.random.Generator, *, beginnings: float = 0.0
+) -> Segment:
+    """Segments without padding for dreams to start from: uniform over all the places where one fits.
+
+    A share `beginnings` of them are the first steps of episodes, where a policy that acts for real will start.
+    """
+    if not 0 <= beginnings <= 1:
+        raise ValueError(f"beginnings is a share from 0 to 1, not {beginnings}")
+    places = np.maximum(episode_lengths(episodes) - length + 1, 0)
     if not places.any():
         raise ValueError(f"no episode has {length} steps for a start context")
-    chosen, starts = _draw(places, count, rng)
-    return _cut(episodes, chosen, starts, length)
+    chosen, starts = uniform_places(places, count, rng)
+    first = round(count * beginnings)
+    chosen[:first] = rng.choice(np.flatnonzero(places), first)
+    starts[:first] = 0
+    return cut_segments(episodes, chosen, starts, length)
 
 
-def _lengths(episodes: Sequence[Episode]) -> NDArray[np.int64]:
-    if not episodes:
+def episode_lengths(episodes: Sequence[Episode]) -> NDArray[np.int64]:
+    """The steps of every episode (N,); a replay knows them without opening its shards."""
+    if not len(episodes):
         raise ValueError("there are no episodes to take segments from")
-    return np.array([len(episode) for episode in episodes], np.int64)
+    known: NDArray[np.int64] | None = getattr(episodes, "lengths", None)
+    return np.array([len(episode) for episode in episodes], np.int64) if known is None else known
 
 
-def _draw(
-    places: NDArray[np.int64], count: int, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(count,) episodes and places in them, uniform over all places of all episodes."""
-    ends = np.cumsum(places)
-    drawn = rng.integers(ends[-1], size=count)
-    chosen = np.searchsorted(ends, drawn, side="right")
-    return chosen, drawn - (ends - places)[chosen]
-
-
-def _cut(episodes: Sequence[Episode], chosen: NDArray[np.int64], starts: NDArray[np.int64], length: int) -> Segment:
+def cut_segments(
+    episodes: Sequence[Episode], chosen: NDArray[np.int64], starts: NDArray[np.int64], length: int
+) -> Segment:
+    """Excerpts of `length` steps of the chosen (B,) episodes from their starts (B,) on, padded on the right."""
     first, shape = episodes[0], (len(chosen), length)
     observations = np.zeros((*shape, *first.observations.shape[1:]), np.uint8)
     actions = np.zeros((*shape, *first.actions.shape[1:]), first.actions.dtype)

@@ -82,8 +82,44 @@ def test_the_same_generator_gives_the_same_segments() -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+def test_a_sampler_chooses_the_segments() -> None:
+    class Second:
+        def draw(self, lengths: np.ndarray, rows: int, length: int, rng: np.random.Generator) -> tuple:
+            assert lengths.tolist() == [20, 3, 9]
+            return np.full(rows, 2), np.arange(rows)
+
+        def counters(self) -> dict[str, np.ndarray]:
+            return {}
+
+        def restore(self, counters: object) -> None: ...
+
+    segment = sample_segments(EPISODES, 4, 6, np.random.default_rng(0), Second())
+    assert segment.actions[:, 0].tolist() == [200, 201, 202, 203]
+
+
+def test_the_uniform_rule_draws_what_it_always_drew() -> None:
+    segment = sample_segments(EPISODES, 8, 6, np.random.default_rng(3))
+    rng = np.random.default_rng(3)
+    drawn, places = rng.integers(32, size=8), rng.integers(6, size=8)
+    expected = []
+    for step, place in zip(drawn, places, strict=True):
+        first, length, number = (0, 20, 0) if step < 20 else (20, 3, 100) if step < 23 else (23, 9, 200)
+        expected.append(number + min(max(step - first - place, 0), max(length - 6, 0)))
+    assert segment.actions[:, 0].tolist() == expected
+
+
 def test_what_cannot_be_sampled_is_refused() -> None:
     with pytest.raises(ValueError, match="no episode has 21 steps"):
         start_contexts(EPISODES, 1, 21, np.random.default_rng(0))
     with pytest.raises(ValueError, match="no episodes"):
         sample_segments([], 1, 2, np.random.default_rng(0))
+
+
+def test_a_share_of_start_contexts_are_beginnings() -> None:
+    context = start_contexts(EPISODES, 100, 6, np.random.default_rng(0), beginnings=0.5)
+    first = context.actions[:50, 0]
+    assert set(first.tolist()) == {0, 200}  # the episode of 3 steps is too short
+    assert context.valid.all()
+    assert len(set(context.actions[50:, 0].tolist())) > 5
+    with pytest.raises(ValueError, match="1.5"):
+        start_contexts(EPISODES, 1, 6, np.random.default_rng(0), beginnings=1.5)

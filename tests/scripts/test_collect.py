@@ -1,71 +1,173 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
-from dreamenvs.data.storage import load_episodes, load_notes, load_spec
+from dreamenvs.data.replay import Replay
+from dreamenvs.types import DiscreteActions, SourceEnv, WorldSpec
 
 TRAINING = Path(__file__).parents[2] / "training"
+BREAKOUT = ("--env", "MinAtar/Breakout-v1")
 
 
 def run_collect(*args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(TRAINING / "collect.py"), *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(TRAINING))
+    import collect
+
+    return collect
 
 
 def test_random_episodes_of_minatar(tmp_path: Path) -> None:
     pytest.importorskip("minatar")
     out = tmp_path / "breakout"
-    result = run_collect("--env", "MinAtar/Breakout-v1", "--steps", "120", "--out", str(out), "--seed", "3")
+    drawn = ("--drawing", "channels", "--scale", "1")
+    result = run_collect(*BREAKOUT, "--steps", "120", "--out", str(out), "--seed", "3", *drawn)
     assert result.returncode == 0, result.stderr
-    episodes = load_episodes(out)
-    assert sum(map(len, episodes)) == 120
-    assert load_spec(out).world == "MinAtarBreakout"
-    assert load_notes(out) == {"policy": "random", "seed": 3, "steps": 120}
-    assert f"{len(episodes)} episodes, 120 steps" in result.stdout
+    replay = Replay.open(out)
+    assert replay.steps == 120
+    assert replay.spec.world == "MinAtarBreakout"
+    assert replay.spec.observation_shape == (4, 10, 10)
+    assert replay.spec.source is not None
+    assert replay.spec.source.options == {"drawing": "channels", "scale": 1}
+    assert replay.notes == [{"policy": "random", "seed": 3, "episodes": len(replay), "steps": 120}]
+    assert f"{len(replay)} episodes, 120 steps" in result.stdout
+    assert str(replay.budget()) in result.stdout
 
 
-def test_the_tracker_plays_pong_only(tmp_path: Path) -> None:
+def test_what_is_added_must_be_new_and_of_the_same_world(script: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("minatar")
-    result = run_collect("--env", "MinAtar/Breakout-v1", "--out", str(tmp_path / "out"), "--policy", "tracker")
-    assert result.returncode != 0
-    assert "ALE/Pong only" in result.stderr
+
+    def run(**choices: object) -> None:
+        script.main(script.Args(env="MinAtar/Breakout-v1", out=tmp_path / "out", **{"steps": 30, **choices}))
+
+    run(seed=3)
+    run(seed=4, num_envs=3, steps=33)
+    assert Replay.open(tmp_path / "out").steps == 63
+    for choices, message in (
+        ({"seed": 3}, "has these episodes already"),
+        ({"scale": 2}, r"observation_shape is \(3, 40, 40\) there and \(3, 20, 20\) here.*scale is 4 there and 2 here"),
+        ({"life_loss": True}, "no choice of terminal_on_life_loss"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            run(**choices)
+    assert Replay.open(tmp_path / "out").steps == 63
+
+
+def test_a_refused_policy_leaves_no_directory(script: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("minatar")
+    with pytest.raises(SystemExit, match="ALE/Pong only"):
+        script.collect_into(tmp_path / "out", script.choose_source("MinAtar/Freeway-v1"), "tracker", 9)
     assert not (tmp_path / "out").exists()
 
 
-def test_the_tracker_moves_to_the_ball(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(TRAINING))
+def test_any_policy_collects_into_a_replay(script: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("minatar")
+    source = script.choose_source("MinAtar/Breakout-v1", scale=1)
+
+    class Still:
+        def predict(self, observation: np.ndarray, *rest: object) -> tuple[np.ndarray, None]:
+            return np.ones(len(observation), np.int64), None
+
+    replay = script.collect_into(
+        tmp_path / "out", source, Still(), 50, seed=1, num_envs=2, notes={"round": 1}, bar=False
+    )
+    same = script.collect_into(replay, source, Still(), 10, seed=1, notes={"round": 2}, bar=False)
+    assert same is replay
+    assert replay.steps == 60
+    assert (np.concatenate([episode.actions for episode in replay]) == 1).all()
+    assert [note["round"] for note in replay.notes] == [1, 2]
+    assert replay.notes[0]["policy"] == "Still"
+
+
+def test_the_life_loss_choice_is_in_the_source(script: ModuleType) -> None:
+    assert script.choose_source("ALE/Breakout-v5").options["terminal_on_life_loss"] is False
+    assert script.choose_source("ALE/Breakout-v5", life_loss=True).options["terminal_on_life_loss"] is True
+
+
+def test_worlds_are_named_as_in_ids(script: ModuleType) -> None:
+    names = [script.world_name(name) for name in ("ALE/Pong-v5", "MinAtar/Asterix-v1", "my/Own_Env-v3", "Crafter")]
+    assert names == ["Pong", "MinAtarAsterix", "OwnEnv", "Crafter"]
+
+
+def test_every_difference_between_specs_is_told(script: ModuleType) -> None:
+    source = SourceEnv(id="A-v0", options={"size": 4})
+    old = WorldSpec(world="A", observation_shape=(3, 4, 4), actions=DiscreteActions(count=3), source=source)
+    new = WorldSpec(world="A", observation_shape=(1, 4, 4), actions=DiscreteActions(count=2), source=None)
+    assert script.differences(old, old) == []
+    assert script.differences(old, new) == [
+        "spec.observation_shape is (3, 4, 4) there and (1, 4, 4) here",
+        "spec.actions.count is 3 there and 2 here",
+        f"spec.source is {source!r} there and None here",
+    ]
+
+
+def frame(ball: tuple[int, int], paddle: int) -> np.ndarray:
+    image = np.full((64, 64, 3), (144, 72, 17), np.uint8)
+    image[ball] = 236
+    image[paddle - 2 : paddle + 3, 56] = (92, 186, 92)
+    return image
+
+
+def test_the_tracker_moves_to_the_ball(script: ModuleType) -> None:
     from policies import PongTracker
 
-    def frame(ball: tuple[int, int], paddle: int) -> np.ndarray:
-        image = np.full((64, 64, 3), (144, 72, 17), np.uint8)
-        image[ball] = 236
-        image[paddle - 2 : paddle + 3, 56] = (92, 186, 92)
-        return image
-
-    rng = np.random.default_rng(0)
-    tracker = PongTracker(epsilons=(0.0,))
-    tracker.begin(rng)
-    assert tracker(frame((20, 30), 40), rng) in PongTracker.up
-    tracker.begin(rng)
-    assert tracker(frame((50, 30), 40), rng) in PongTracker.down
-    tracker.begin(rng)
-    assert tracker(frame((40, 30), 40), rng) in PongTracker.idle
-    # The ball now rises one row a column, and will arrive 23 columns on at row 14.
-    assert tracker(frame((37, 33), 40), rng) in PongTracker.up
+    tracker = PongTracker(0)
+    first = np.stack([frame((20, 30), 40), frame((50, 30), 40), frame((40, 30), 40), np.zeros((64, 64, 3), np.uint8)])
+    actions, state = tracker.predict(first, None, np.ones(4, bool))
+    assert actions[0] in PongTracker.up
+    assert actions[1] in PongTracker.down
+    assert actions[2] in PongTracker.idle
+    assert actions[3] in PongTracker.idle
+    # The ball now rises one row a column, and will arrive 23 columns on at row 14; a new game knows only row 37.
+    again = np.stack([frame((37, 33), 40)] * 4)
+    assert tracker.predict(again, state, np.zeros(4, bool))[0][2] in PongTracker.up
+    assert tracker.predict(again, state, np.ones(4, bool))[0][3] in PongTracker.up
+    moves = tracker.predict(np.stack([frame((38, 33), 40)] * 4), state, np.array([False, False, True, False]))[0]
+    assert moves[2] in PongTracker.idle
+    assert moves[3] in PongTracker.idle
 
 
-def test_a_share_epsilon_of_the_moves_is_random(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(TRAINING))
+def test_one_row_is_tracked_as_among_many(script: ModuleType) -> None:
     from policies import PongTracker
 
     rng = np.random.default_rng(0)
-    tracker = PongTracker(epsilons=(0.4,))
-    tracker.begin(rng)
-    blank = np.zeros((64, 64, 3), np.uint8)  # nothing to see: every move that is not random is idle
-    moves = np.array([tracker(blank, rng) for _ in range(8000)])
-    assert (moves > 1).mean() == pytest.approx(0.4 * 4 / 6, abs=0.03)
+    balls, paddles = rng.integers(12, 54, (6, 5, 2)), rng.integers(15, 55, (6, 5))
+    frames = np.array(
+        [[frame(tuple(b), p) for b, p in zip(*row, strict=True)] for row in zip(balls, paddles, strict=True)]
+    )
+    many, state = [], None
+    for observation in frames:
+        actions, state = PongTracker().predict(observation, state, deterministic=True)
+        many.append(actions)
+    for row in range(5):
+        state = None
+        for time, observation in enumerate(frames[:, row]):
+            actions, state = PongTracker().predict(observation[None], state, deterministic=True)
+            assert actions[0] == many[time][row]
+    assert len(set(np.concatenate(many).tolist())) == 3
+
+
+def test_the_tracker_collects_with_bursts_of_random_moves(script: ModuleType) -> None:
+    import gymnasium
+
+    policy = script.build_policy("tracker", "ALE/Pong-v5", gymnasium.spaces.Discrete(6), 0)
+    blank = np.zeros((400, 64, 64, 3), np.uint8)  # nothing to see: every move that is not random is idle
+    state, moves = None, []
+    for _ in range(20):
+        actions, state = policy.predict(blank, state)
+        moves.append(actions)
+    # A drawn share of 0.5 on average, of which four in six are no idle moves.
+    assert (np.stack(moves) > 1).mean() == pytest.approx(0.5 * 4 / 6, abs=0.04)
