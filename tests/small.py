@@ -27,9 +27,14 @@ CATEGORICAL = CategoricalConfig(conv=CONV, categories=8, classes=6)
 UNIMIX = FactorizedConfig(unimix=0.01)
 HEAD = HeadConfig(units=16)
 
+# The small preset's choices: each position normalised by itself, and logits of a low rank.
+LOCAL = VQConfig(
+    conv=ConvConfig(channels=(8, 16), strides=(2, 2), kernel=3, norm="channel"), codes=16, code_width=4, sharpness=50.0
+)
+
 CONFIGS: dict[str, Any] = {
     "STEPVQ": StepVQConfig(tokenizer=VQ, sequence=MAMBA2, head=HEAD),
-    "STEPVQT": StepVQConfig(tokenizer=VQ, sequence=TRANSFORMER, head=HEAD),
+    "STEPVQT": StepVQConfig(tokenizer=LOCAL, sequence=TRANSFORMER, head=HEAD, prior=FactorizedConfig(rank=3)),
     "CB": StepVQConfig(tokenizer=CATEGORICAL, sequence=MAMBA2, head=HEAD, prior=UNIMIX),
     "CBT": StepVQConfig(tokenizer=CATEGORICAL, sequence=TRANSFORMER, head=HEAD, prior=UNIMIX),
 }

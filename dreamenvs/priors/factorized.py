@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -45,22 +46,37 @@ class FactorizedConfig:
 
     objective: KLObjective | CrossEntropyObjective = field(default_factory=KLObjective)
     unimix: float = 0.0
+    rank: int = 0
+    """0, as in the paper, for one linear layer from the hidden vector to all logits. With a rank R that layer gives R
+    numbers per token, and a vector for each code turns them into logits: V / R times fewer weights."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 0 or not 0 <= self.unimix < 1:
+            raise ValueError(f"rank is 0 or more and unimix a share below 1, not {self.rank} and {self.unimix}")
 
 
 class FactorizedPrior(nn.Module):
-    """One linear layer from hidden (N, D) to logits (N, K, V)."""
+    """One linear layer from hidden (N, D) to logits (N, K, V), or one of lower rank."""
 
     def __init__(self, config: FactorizedConfig, width: int, num_tokens: int, vocabulary: int) -> None:
         super().__init__()
         self.config = config
         self.vocabulary = vocabulary
         self.norm = RowRMSNorm(width)
-        self.project = RowLinear(width, num_tokens * vocabulary)
+        self.project = RowLinear(width, num_tokens * (config.rank or vocabulary))
+        if config.rank:
+            self.codes = nn.Parameter(torch.empty(vocabulary, config.rank))
+            nn.init.normal_(self.codes, std=config.rank**-0.5)
+            self.bias = nn.Parameter(torch.zeros(num_tokens, vocabulary))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits (N, K, V) of hidden (N, D); log-probabilities where there is unimix."""
         logits: Tensor = self.project(self.norm(hidden)).contiguous()
-        logits = rearrange(logits, "n (k v) -> n k v", v=self.vocabulary)
+        if rank := self.config.rank:
+            products = logits.view(-1, rank) @ self.codes.t()
+            logits = products.view(len(hidden), -1, self.vocabulary) + self.bias
+        else:
+            logits = rearrange(logits, "n (k v) -> n k v", v=self.vocabulary)
         return unimix(logits, self.config.unimix) if self.config.unimix else logits
 
     def sample(self, hidden: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 import torch
 
-from dreamenvs.nn.conv import ConvConfig, Decoder, Encoder, grid_shape
+from dreamenvs.nn.conv import ChannelNorm, ConvConfig, Decoder, Encoder, grid_shape
 
 SMALL = ConvConfig(channels=(8, 16), strides=(2, 2))
 
@@ -69,3 +70,36 @@ def test_a_frame_does_not_depend_on_its_batch() -> None:
         # Two threads share the transposed convolution of an odd batch in a way that rounds differently.
         for rows in (4, 8, 12):
             assert torch.equal(decoder(features[:rows]), pixels[:rows])
+
+
+def test_without_a_norm_over_the_frame_a_token_sees_its_surroundings_alone() -> None:
+    """A pixel in one corner moves every feature under GroupNorm, and those within reach under ChannelNorm."""
+    frames = torch.randint(256, (1, 3, 32, 32), dtype=torch.uint8)
+    changed = frames.clone()
+    changed[0, :, 0, 0] ^= 255
+    moved = {}
+    for norm in ("group", "channel"):
+        encoder = Encoder(ConvConfig(channels=(8, 16), strides=(2, 2), kernel=3, norm=norm), (3, 32, 32))
+        moved[norm] = (encoder(frames) != encoder(changed)).any(1)[0]
+    assert moved["group"].all()
+    assert moved["channel"][0, 0]
+    assert not moved["channel"][2:].any()
+    assert not moved["channel"][:, 2:].any()
+
+
+def test_channel_norm_is_rms_norm_at_every_position() -> None:
+    norm = ChannelNorm(6).double()
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    features = torch.randn(2, 6, 3, 4, dtype=torch.float64)
+    result = norm(features)
+    for n, y, x in itertools.product(range(2), range(3), range(4)):
+        vector = features[n, :, y, x]
+        length = (sum(float(part) ** 2 for part in vector) / 6 + 1e-3) ** 0.5
+        expected = vector / length * norm.weight[:, 0, 0] + norm.bias[:, 0, 0]
+        torch.testing.assert_close(result[n, :, y, x], expected)
+
+
+def test_an_unknown_norm_is_named() -> None:
+    with pytest.raises(ValueError, match="'batch'"):
+        ConvConfig(norm="batch")  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Literal
 
@@ -164,3 +165,21 @@ def test_a_row_does_not_depend_on_its_batch() -> None:
 def test_configs_survive_json(objective: KLObjective | CrossEntropyObjective) -> None:
     config = FactorizedConfig(objective=objective, unimix=0.01)
     assert from_json(FactorizedConfig, to_json(config)) == config
+
+
+def test_logits_of_a_rank_are_products_with_the_codes_vectors() -> None:
+    torch.manual_seed(0)
+    prior = FactorizedPrior(FactorizedConfig(rank=2), WIDTH, TOKENS, VOCABULARY).double()
+    torch.nn.init.normal_(prior.bias)
+    logits = prior.logits(hidden(3))
+    queries = prior.project(prior.norm(hidden(3)))
+    for n, k, v in itertools.product(range(3), range(TOKENS), range(VOCABULARY)):
+        product = sum(queries[n, 2 * k + r].item() * prior.codes[v, r].item() for r in range(2))
+        assert logits[n, k, v].item() == pytest.approx(product + prior.bias[k, v].item())
+    full = FactorizedPrior(FactorizedConfig(), WIDTH, TOKENS, VOCABULARY)
+    assert full.project.weight.numel() / prior.project.weight.numel() == VOCABULARY / 2
+
+
+def test_a_rank_below_zero_is_named() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        FactorizedConfig(rank=-1)
