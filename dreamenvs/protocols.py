@@ -30,13 +30,24 @@ class ParameterGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One optimisation phase of a world model: what to minimise, over which parameters."""
+    """One optimisation phase of a world model: what to minimise, over which parameters, for how long."""
 
     name: str
     loss: Callable[[Segment], LossTerms]
     groups: tuple[ParameterGroup, ...]
     clip: float
     """The largest gradient norm over all groups together."""
+    rows: int
+    length: int
+    """Steps of a segment; a batch is `rows` segments."""
+    updates: int
+    warmup: int = 0
+    """Updates in which the learning rates rise to their full size."""
+    decay: float = 1.0
+    """The share of the learning rates that is left at the end of a cosine; 1 keeps them."""
+    prepare: Callable[[Tensor], Tensor] | None = None
+    """Makes tokens (N, K) of frames (N, C, H, W), once for each frame before the stage begins; the observations of
+    the segments that `loss` takes are then these tokens (B, T, K)."""
 
 
 class WorldModel(Protocol[StateT]):

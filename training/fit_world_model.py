@@ -1,237 +1,302 @@
-"""Fit a world model of a real environment and save it as a dream.
+"""Fit a world model of a real environment or of a data set, and save it as a dream.
 
+    python training/fit_world_model.py                                     # a small dream of MinAtar Breakout
     python training/fit_world_model.py stepvq --env ALE/Pong-v5            # collects first, where there is no data
+    python training/fit_world_model.py stepvq --dataset my/minari-dataset-v0
     python training/fit_world_model.py stepvq --data data/Pong --preset small
 
-With the `small` preset the tokenizer first learns to give frames back; then, with every frame as tokens, the dynamics
-learn what comes next. With `paper` everything is fitted at once, as the model's stages say. Held-out episodes tell how
-good the dream is, and the figures go into its card.
+The model says in which stages it is optimised. A run that was stopped, by Ctrl-C or by a power cut, goes on when the
+same command is given again, and ends with the same weights. Held-out episodes tell how good the dream is, and the
+figures go into its card.
 """
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 import tyro
-from collect import Args as CollectArgs
-from collect import main as collect_episodes
-from collect import world_name
+from collect import choose_source, collect_into, world_name
+from interruption import interruption
+from monitor import Monitor
 from presets import model_config
-from safetensors.torch import load_file, save_file
-from tqdm import tqdm
+from run_directory import RunDirectory
 
 import dreamenvs
+from dreamenvs.artifact import ArtifactError, is_artifact
+from dreamenvs.config import to_json
 from dreamenvs.data.episode import Episode
-from dreamenvs.data.segments import sample_segments, start_contexts
-from dreamenvs.data.storage import load_episodes, load_notes, load_spec
+from dreamenvs.data.minari import episodes_from_minari, spec_from_minari
+from dreamenvs.data.replay import Replay
+from dreamenvs.data.samplers import CountSampler, FrequencySampler, Sampler, UniformSampler
+from dreamenvs.data.segments import start_contexts
 from dreamenvs.envs.catalog import FAMILIES as SPELLINGS
-from dreamenvs.envs.library import user_directory
+from dreamenvs.envs.library import new_name, user_directory
 from dreamenvs.evaluation.fidelity import measure
-from dreamenvs.fitting.loop import Metrics, optimize
+from dreamenvs.fitting.fit import Fit
+from dreamenvs.fitting.state import StateError, read_weights
+from dreamenvs.fitting.updater import NonFiniteLossError
 from dreamenvs.models import FAMILIES
-from dreamenvs.protocols import ParameterGroup, Posterior
-from dreamenvs.types import LossTerms, Segment, WorldSpec
+from dreamenvs.models.frame_level import JointOptimization, TurnsOptimization
 
 BY_SPELLING = {spelling: name for name, spelling in SPELLINGS.items() if name in FAMILIES}
+SAMPLERS: dict[str, type[Sampler]] = {"uniform": UniformSampler, "count": CountSampler, "frequency": FrequencySampler}
 
 
 @dataclass(frozen=True)
 class Args:
-    """Fit a world model of a real environment and save it as a dream."""
+    """Fit a world model and save it as a dream."""
 
     family: Annotated[str, tyro.conf.Positional] = "stepvq"
     """Which family: stepvq, stepvqt, cb or cbt."""
-    env: str = "ALE/Pong-v5"
-    """The real environment."""
+    env: str | None = None
+    """The real environment to collect from where there is no data yet; MinAtar/Breakout-v1 if nothing is given."""
+    dataset: str | None = None
+    """A local Minari data set to fit on instead."""
     data: Path | None = None
-    """Episodes from training/collect.py; by default data/<World>, where they are collected if there are none."""
+    """A replay, from training/collect.py; by default data/<World>, which is filled first where it is empty."""
     collect_steps: int = 60_000
     """Real steps to collect."""
-    preset: str = "small"
-    """Model sizes: small or paper."""
-    tokenizer_updates: int = 5000
-    """Batches of 32 frames for the tokenizer."""
-    tokenizer: Path | None = None
-    """Weights of a fitted tokenizer, to fit the dynamics alone."""
-    dynamics_updates: int = 3000
-    """Batches of 32 segments of 64 steps for the dynamics."""
-    joint_updates: int = 10_000
-    """Batches of 16 segments of 64 steps for all at once, with the paper preset."""
+    preset: Literal["small", "paper"] = "small"
+    """Model sizes, and how they are optimised."""
+    tokenizer_updates: int | None = None
+    """Updates of the tokenizer, where it has a stage of its own."""
+    dynamics_updates: int | None = None
+    """Updates of the dynamics, where they have a stage of their own."""
+    joint_updates: int | None = None
+    """Updates of a model that is fitted all at once."""
+    sampler: Literal["uniform", "count", "frequency"] = "uniform"
+    """Which segments come up: all alike, of episodes that were used least, or around steps that were used least."""
+    init: str | None = None
+    """A dream (id or path) or the directory of a run, whose weights this one starts from."""
+    name: str | None = None
+    """The run is kept in runs/<name>; by default named after the family and the world."""
+    restart: bool = False
+    """Begin again, removing what the run's directory holds."""
+    save_minutes: float = 5.0
+    """How often the state of the run is saved."""
+    picture_minutes: float = 3.0
+    """How often pictures are drawn."""
     contexts: int = 24
-    """Start contexts to put into the checkpoint."""
+    """Start contexts to put into the dream."""
     context_length: int = 4
     """Frames in a start context."""
     out: Path | None = None
-    """The checkpoint's directory; by default in the user's data directory, where gym.make finds it."""
+    """The dream's directory; by default in the user's data directory, where gym.make finds it."""
     seed: int = 0
-    """Of weights, batches and contexts."""
+    """Of collecting, weights, batches and contexts."""
     threads: int = 2
-    """CPU threads."""
+    """CPU threads; the same number gives the same weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What decides the weights of a dream, besides the data."""
+
+    family: str
+    config: Any
+    seed: int = 0
+    sampler: str = "uniform"
+    init: str | None = None
+    """A dream or the directory of a run to start from; a run's weights are in full precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bookkeeping:
+    """What does not change the weights."""
+
+    arguments: Mapping[str, Any]
+    """What the run was asked for, kept with it."""
+    command: str
+    """For the card."""
+    contexts: int = 24
+    context_length: int = 4
+    save_minutes: float = 5.0
+    picture_minutes: float = 3.0
+    restart: bool = False
 
 
 def main(args: Args) -> None:
     if args.family not in BY_SPELLING:
         raise SystemExit(f"unknown family {args.family!r}: choose from {', '.join(BY_SPELLING)}")
     torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
-    rng = np.random.default_rng(args.seed)
-    family = FAMILIES[BY_SPELLING[args.family]]
-    data = args.data or Path("data") / world_name(args.env)
-    if not (data / "index.json").exists():
-        policy = "tracker" if args.env.startswith("ALE/Pong-") else "random"
-        print(f"collecting {args.collect_steps:,} steps of {args.env} into {data}")
-        collect_episodes(
-            CollectArgs(env=args.env, out=data, steps=args.collect_steps, policy=policy, seed=args.seed)  # type: ignore[arg-type]
-        )
-    spec, episodes = load_spec(data), load_episodes(data)
-    held_out, fitted = split(episodes, rng)
-    print(f"{len(fitted)} episodes to fit, {sum(map(len, fitted)):,} steps; {len(held_out)} held out")
-    config = model_config(family.name, args.preset)
-    model = family.build(config, spec)
-    print(f"{family.name} ({args.preset}): {sum(p.numel() for p in model.parameters()):,} parameters")
-    if args.preset == "paper":
-        fit_jointly(model.train(), fitted, args, rng)
-    else:
-        fit_in_turn(model.train(), fitted, args, rng, Path("runs") / f"{family.name}-{spec.world}")
-    model.eval().half().float()  # as it will be saved, so that the figures are those of the saved dream
-
-    fidelity = measure(model, held_out, np.random.default_rng(args.seed))
-    print(fidelity)
-    card = make_card(args, data, spec, (held_out, fitted), fidelity._asdict())
-    out = args.out or user_directory() / f"{family.name}-{spec.world}-v0"
-    contexts = start_contexts(fitted, args.contexts, args.context_length, rng)
-    dreamenvs.save(out, model, contexts, family=family.name, config=config, card=card, weights_dtype="float16")
+    family = BY_SPELLING[args.family]
+    config = with_updates(model_config(family, args.preset), args)
+    replay = open_replay(args)
+    name = args.name or f"{family}-{replay.spec.world}"
+    out = args.out or user_directory() / new_name(family, replay.spec.world)
+    fit_dream(
+        Recipe(family=family, config=config, seed=args.seed, sampler=args.sampler, init=args.init),
+        replay,
+        Path("runs") / name,
+        out,
+        Bookkeeping(
+            arguments={key: str(value) if isinstance(value, Path) else value for key, value in asdict(args).items()},
+            command=shlex.join(["python", "training/fit_world_model.py", *sys.argv[1:]]),
+            contexts=args.contexts,
+            context_length=args.context_length,
+            save_minutes=args.save_minutes,
+            picture_minutes=args.picture_minutes,
+            restart=args.restart,
+        ),
+    )
     print(f"saved {out}\ngymnasium.make({dreamenvs.register(out)!r}) dreams it")
 
 
-def split(episodes: Sequence[Episode], rng: np.random.Generator) -> tuple[list[Episode], list[Episode]]:
-    """A tenth of the episodes, at least one, held out."""
-    order = rng.permutation(len(episodes))
-    count = max(1, len(episodes) // 10)
-    return [episodes[i] for i in order[:count]], [episodes[i] for i in order[count:]]
+def with_updates(config: Any, args: Args) -> Any:
+    """The config with as many updates as the command line asks for."""
+    chosen = config.optimization
+    asked = {"tokenizer": args.tokenizer_updates, "dynamics": args.dynamics_updates, "joint": args.joint_updates}
+    given = {name: updates for name, updates in asked.items() if updates is not None}
+    known = ("tokenizer", "dynamics") if isinstance(chosen, TurnsOptimization) else ("joint",)
+    for name in given:
+        if name not in known:
+            options = " and ".join(f"--{each}-updates" for each in known)
+            raise SystemExit(f"--{name}-updates: the preset {args.preset} of {args.family} has {options}")
+    if isinstance(chosen, JointOptimization):
+        return replace(config, optimization=replace(chosen, updates=given.get("joint", chosen.updates)))
+    turns = {name: replace(getattr(chosen, name), updates=updates) for name, updates in given.items()}
+    return replace(config, optimization=replace(chosen, **turns))
 
 
-def fit_jointly(model: Any, episodes: Sequence[Episode], args: Args, rng: np.random.Generator) -> None:
-    """Every stage that the model declares, on frames."""
-    for stage in model.stages():
-        batches = (sample_segments(episodes, 16, 64, rng) for _ in range(args.joint_updates))
-        steps = optimize(stage.name, stage.loss, stage.groups, batches, clip=stage.clip, warmup=1000)
-        run(stage.name, steps, args.joint_updates)
+def open_replay(args: Args) -> Replay:
+    """The data, which is copied from Minari or collected first where it is not there yet."""
+    env = args.env or "MinAtar/Breakout-v1"
+    world = world_name(env) if args.dataset is None else re.sub(r"[^A-Za-z0-9-]", "-", args.dataset)
+    directory = args.data or Path("data") / world
+    if (directory / "index.json").exists() and len(replay := Replay.open(directory)):
+        print(replay.budget())
+        return replay
+    if args.dataset is not None:
+        known = (directory / "index.json").exists()
+        replay = Replay.open(directory) if known else Replay.create(directory, spec_from_minari(args.dataset))
+        replay.append(episodes_from_minari(args.dataset), {"dataset": args.dataset})
+        print(replay.budget())
+        return replay
+    if args.data is not None and args.env is None:
+        raise SystemExit(f"there are no episodes in {directory}; with --env they are collected first")
+    policy: Any = "tracker" if env.startswith("ALE/Pong-") else "random"
+    print(f"collecting {args.collect_steps:,} steps of {env} into {directory}")
+    return collect_into(directory, choose_source(env), policy, args.collect_steps, seed=args.seed)
 
 
-def fit_in_turn(model: Any, episodes: Sequence[Episode], args: Args, rng: np.random.Generator, directory: Path) -> None:
-    """The tokenizer, which is kept in the run's directory, and then the dynamics."""
-    if args.tokenizer is not None:
-        model.tokenizer.load_state_dict(load_file(args.tokenizer))
+def fit_dream(recipe: Recipe, replay: Replay, directory: Path, out: Path, book: Bookkeeping) -> Path:
+    """Fit a dream on a replay and save it in `out`; what `directory` holds of the same run is gone on with."""
+    run, family = RunDirectory(directory), FAMILIES[recipe.family]
+    held_out, fitted = split(replay, recipe.seed)
+    steps = {"episodes": len(fitted), "steps": int(fitted.lengths.sum())}
+    identity = asdict(recipe) | {"config": to_json(recipe.config), "spec": to_json(replay.spec), "data": steps}
+    run.open(identity, book.arguments, restart=book.restart)
+    torch.manual_seed(recipe.seed)
+    model = family.build(recipe.config, replay.spec)
+    fit = Fit(model, fitted, seed=recipe.seed, sampler=SAMPLERS[recipe.sampler]())
+    print(f"{len(fitted)} episodes to fit, {steps['steps']:,} steps; {len(held_out)} held out")
+    print(f"{family.name}: {sum(parameter.numel() for parameter in model.parameters()):,} parameters; run {directory}")
+    if run.begun:
+        go_on(fit, run)
+    elif recipe.init is not None:
+        model.load_state_dict(load_weights(recipe.init, model))
+    with closing(Monitor(run, fit, held_out, book.picture_minutes)) as monitor:
+        work(fit, run, monitor, book.save_minutes)
+    model.eval().half().float()  # as it will be saved, so that the figures are those of the saved dream
+    fidelity = measure(model, held_out, np.random.default_rng(recipe.seed))
+    print(fidelity.table())
+    card = make_card(recipe, replay, (held_out, fitted), fit, fidelity.to_json(), book)
+    rng = np.random.default_rng(recipe.seed)
+    contexts = start_contexts(fitted, book.contexts, book.context_length, rng, beginnings=0.5)
+    dreamenvs.save(out, model, contexts, family=family.name, config=recipe.config, card=card, weights_dtype="float16")
+    return out
+
+
+def split(replay: Replay, seed: int) -> tuple[Any, Any]:
+    """A tenth of the episodes, at least one, held out; and the rest."""
+    if len(replay) < 2:
+        raise SystemExit(f"{replay.directory} has {len(replay)} episodes: one is held out, so that two are needed")
+    order = np.random.default_rng(seed).permutation(len(replay))
+    count = max(1, len(replay) // 10)
+    return replay.subset(np.sort(order[:count])), replay.subset(np.sort(order[count:]))
+
+
+def go_on(fit: Fit, run: RunDirectory) -> None:
+    """Load the state of an earlier start of this run."""
+    try:
+        fit.load(run.state)
+    except (ArtifactError, StateError) as error:
+        raise SystemExit(f"the run in {run.path} cannot go on: {error}\nbegin again with --restart") from error
+    stage = "after its last stage" if fit.finished else f"stage {fit.stages[fit.stage].name}, update {fit.update}"
+    print(f"going on with {run.path}: {stage}")
+
+
+def load_weights(init: str, model: Any) -> dict[str, torch.Tensor]:
+    """The weights of a dream or of a run, which must be of the same model."""
+    state = next((path for path in (Path(init) / "state", Path(init)) if is_artifact(path)), None)
+    if state is not None and (state / "progress.json").exists():
+        weights = read_weights(state)
     else:
-        fit_tokenizer(model, episodes, args, rng)
-        directory.mkdir(parents=True, exist_ok=True)
-        save_file(model.tokenizer.state_dict(), directory / "tokenizer.safetensors")
-    model.tokenizer.eval()
-    fit_dynamics(model, tokenize(model, episodes), args, rng)
+        weights = dreamenvs.load(init).model.state_dict()  # type: ignore[attr-defined]
+    for name, own in model.state_dict().items():
+        if name not in weights or weights[name].shape != own.shape:
+            found = tuple(weights[name].shape) if name in weights else "missing"
+            raise SystemExit(f"--init {init} is of another model: {name} is {found}, not {tuple(own.shape)}")
+    return weights
 
 
-def fit_tokenizer(model: Any, episodes: Sequence[Episode], args: Args, rng: np.random.Generator) -> None:
-    """Frames to tokens and back."""
-    frames = np.concatenate([episode.observations for episode in episodes])
-
-    def loss(batch: torch.Tensor) -> LossTerms:
-        terms: LossTerms = model.autoencoder_loss(model.tokenizer.posterior(batch), batch)
-        return terms
-
-    def batches() -> Iterator[torch.Tensor]:
-        for _ in range(args.tokenizer_updates):
-            chosen = rng.integers(len(frames), size=32)
-            yield torch.from_numpy(frames[chosen]).permute(0, 3, 1, 2).contiguous()
-
-    group = ParameterGroup(parameters=tuple(model.tokenizer.parameters()), learning_rate=1e-3)
-    steps = optimize("tokenizer", loss, (group,), batches(), clip=100.0, updates=args.tokenizer_updates)
-    run("tokenizer", steps, args.tokenizer_updates)
-
-
-@torch.no_grad()
-def tokenize(model: Any, episodes: Iterable[Episode]) -> list[Episode]:
-    """The same episodes with tokens (T + 1, 1, 1, K) in the place of pixels: each frame is encoded once."""
-    coded = []
-    for episode in tqdm(list(episodes), desc="tokens", unit="episode"):
-        frames = torch.from_numpy(episode.observations).permute(0, 3, 1, 2)
-        tokens = torch.cat([model.tokenizer.encode(part) for part in frames.split(256)])
-        coded.append(
-            Episode(
-                observations=tokens[:, None, None].to(torch.uint8).numpy(),
-                actions=episode.actions,
-                rewards=episode.rewards,
-                terminated=episode.terminated,
-                truncated=episode.truncated,
-            )
-        )
-    return coded
-
-
-def fit_dynamics(model: Any, coded: Sequence[Episode], args: Args, rng: np.random.Generator) -> None:
-    """Next tokens, reward and termination, on tokens alone."""
-    known = {id(parameter) for parameter in model.tokenizer.parameters()}
-    parameters = tuple(parameter for parameter in model.parameters() if id(parameter) not in known)
-
-    def loss(batch: Segment) -> LossTerms:
-        tokens = batch.observations.flatten(0, 1).flatten(1).long()
-        latent = model.tokenizer.embed(tokens)
-        # Equation 6 asks for the tokens alone: a posterior that is certain of them.
-        posterior = Posterior(tokens, torch.zeros(len(tokens), 0), latent, torch.zeros(len(tokens)))
-        terms: LossTerms = model.dynamics_loss(posterior, batch)
-        return terms
-
-    def batches() -> Iterator[Segment]:
-        for _ in range(args.dynamics_updates):
-            yield sample_segments(coded, 32, 64, rng)
-
-    group = ParameterGroup(parameters=parameters, learning_rate=1e-3, weight_decay=1e-3)
-    steps = optimize("dynamics", loss, (group,), batches(), clip=100.0, updates=args.dynamics_updates)
-    run("dynamics", steps, args.dynamics_updates)
-
-
-def run(name: str, steps: Iterator[Metrics], updates: int) -> None:
-    """Work through the updates, with a bar that shows the averaged losses and the time that is left."""
-    averages: dict[str, float] = {}
-    with tqdm(total=updates, desc=name, unit="update", mininterval=5) as bar:
-        for metrics in steps:
-            for part, value in metrics.parts.items():
-                averages[part] = averages.get(part, value) + 0.02 * (value - averages.get(part, value))
-            bar.set_postfix({part: f"{value:.3g}" for part, value in averages.items()}, refresh=False)
-            bar.update()
+def work(fit: Fit, run: RunDirectory, monitor: Monitor, save_minutes: float) -> None:
+    """Work through the remaining updates, saving the state every so often, at the end of stages and at Ctrl-C."""
+    saved = time.monotonic()
+    try:
+        with interruption() as stop:
+            for metrics in fit.run():
+                monitor.record(metrics)
+                due = time.monotonic() - saved >= 60 * save_minutes
+                if due or stop.is_set() or metrics.update == metrics.updates:
+                    fit.save(run.state)
+                    saved = time.monotonic()
+                if stop.is_set() and not fit.finished:
+                    where = f"stage {metrics.stage}, update {metrics.update} of {metrics.updates}"
+                    raise SystemExit(f"stopped at {where}; the same command goes on from there")
+        if not run.begun:  # there was nothing to do, but others may start from here
+            fit.save(run.state)
+    except NonFiniteLossError as error:
+        kept = f"the last good state is in {run.state}" if run.begun else "no state was saved yet"
+        raise SystemExit(f"{error}\n{kept}; a smaller learning rate or other data may help") from error
+    except OSError as error:
+        raise SystemExit(f"{error}\nmake room or choose another place; the same command then goes on") from error
 
 
 def make_card(
-    args: Args,
-    data: Path,
-    spec: WorldSpec,
+    recipe: Recipe,
+    replay: Replay,
     episodes: tuple[Sequence[Episode], Sequence[Episode]],
+    fit: Fit,
     fidelity: dict[str, Any],
+    book: Bookkeeping,
 ) -> dict[str, Any]:
-    """What the checkpoint says of itself."""
-    held_out, fitted = episodes
+    """What the dream says of itself."""
+    spec, (held_out, fitted) = replay.spec, episodes
     source = spec.source.id if spec.source is not None else "unknown"
     return {
-        "title": f"{BY_SPELLING[args.family]} dream of {spec.world}",
-        "summary": f"Fitted with the {args.preset} preset by training/fit_world_model.py.",
-        "data": dict(load_notes(data))
-        | {"env": source, "episodes": len(fitted), "fitted_steps": sum(map(len, fitted))}
+        "title": f"{recipe.family} dream of {spec.world}",
+        "summary": "Fitted by training/fit_world_model.py; the figures are of held-out episodes.",
+        "data": {"env": source, "real_steps": replay.steps}
+        | {"fitted_episodes": len(fitted), "fitted_steps": sum(map(len, fitted))}
         | {"held_out_episodes": len(held_out), "held_out_steps": sum(map(len, held_out))},
-        "fitting": {
-            "preset": args.preset,
-            "seed": args.seed,
-            "tokenizer_updates": args.tokenizer_updates,
-            "dynamics_updates": args.dynamics_updates,
-        },
+        "collected": replay.notes,
+        "fitting": {"seed": recipe.seed, "sampler": recipe.sampler}
+        | ({"init": recipe.init} if recipe.init is not None else {})
+        | {f"{stage.name}_updates": stage.updates for stage in fit.stages},
         "fidelity": fidelity,
         "versions": {"dreamenvs": dreamenvs.__version__, "torch": torch.__version__.split("+")[0]},
-        "commands": [f"python training/fit_world_model.py {' '.join(sys.argv[1:])}"],
+        "commands": [book.command],
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dreamenvs.heads import HeadConfig
 from dreamenvs.models import FAMILIES
+from dreamenvs.models.frame_level import TurnsOptimization
 from dreamenvs.nn.conv import ConvConfig
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config
@@ -24,14 +25,24 @@ def model_config(family: str, preset: str) -> Any:
         return paper
     if preset != "small":
         raise ValueError(f"there are the presets {', '.join(PRESETS)}, not {preset!r}")
-    conv = ConvConfig(channels=(24, 48, 64), strides=(2, 2, 2))
-    tokenizer: VQConfig | CategoricalConfig = VQConfig(conv=conv, code_width=16, commitment=0.25 / 16, revival=0.5)
+    # Every patch of 4 × 4 pixels, a cell of MinAtar, is a token, and no token depends on what is far away from it.
+    conv = ConvConfig(channels=(32, 48), strides=(2, 2), kernel=3, norm="channel")
+    tokenizer: VQConfig | CategoricalConfig = VQConfig(
+        conv=conv, codes=32, code_width=4, commitment=0.25 / 4, revival=0.5
+    )
     if isinstance(paper.tokenizer, CategoricalConfig):
         conv = ConvConfig(channels=(24, 48, 32), strides=(2, 2, 2))
         tokenizer = CategoricalConfig(conv=conv, categories=16, classes=16)
-    sequence: Mamba2Config | TransformerConfig = Mamba2Config(width=192, layers=2)
+    sequence: Mamba2Config | TransformerConfig = Mamba2Config(width=256, layers=2, dropout=0.0)
     if isinstance(paper.sequence, TransformerConfig):
-        sequence = TransformerConfig(width=192, layers=2, heads=4, feed_forward=512, window=64)
+        sequence = TransformerConfig(width=256, layers=2, heads=4, feed_forward=512, window=64)
     # With the tokenizer fitted first and then left alone there is no posterior to move: equation 6 is what remains.
-    prior = FactorizedConfig(objective=CrossEntropyObjective())
-    return replace(paper, tokenizer=tokenizer, sequence=sequence, prior=prior, head=HeadConfig(units=128))
+    prior = FactorizedConfig(objective=CrossEntropyObjective(), rank=8)
+    return replace(
+        paper,
+        tokenizer=tokenizer,
+        sequence=sequence,
+        prior=prior,
+        head=HeadConfig(units=128),
+        optimization=TurnsOptimization(),
+    )

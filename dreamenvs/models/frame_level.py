@@ -5,7 +5,8 @@ Serves STEP-VQ (eqs. 3 to 5), its CB baselines and every family that composes li
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -32,12 +33,41 @@ class FrameState(NamedTuple, Generic[CacheT]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrameLevelOptimization:
-    """How a frame-level model is optimised; the learning rates of tables 8 and 13, the clipping of DRAMA."""
+class JointOptimization:
+    """Tokenizer and dynamics at once, as in eq. 5; the learning rates of tables 8 and 13, the clipping of DRAMA."""
 
     tokenizer_rate: float = 1e-4
     dynamics_rate: float = 4e-5
     clip: float = 1000.0
+    rows: int = 16
+    length: int = 64
+    updates: int = 10_000
+    warmup: int = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnConfig:
+    """How one part of a model is optimised when its turn comes."""
+
+    rows: int
+    length: int
+    updates: int
+    rate: float = 1e-3
+    weight_decay: float = 0.0
+    clip: float = 100.0
+    warmup: int = 100
+    decay: float = 0.1
+    """The share of the learning rate that is left at the end of its cosine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnsOptimization:
+    """The tokenizer first, on single frames; then the dynamics, on the tokens of a tokenizer that stays as it is."""
+
+    tokenizer: TurnConfig = field(default_factory=lambda: TurnConfig(rows=32, length=1, updates=5000))
+    dynamics: TurnConfig = field(
+        default_factory=lambda: TurnConfig(rows=32, length=64, updates=3000, weight_decay=1e-3)
+    )
 
 
 class FrameLevelModel(nn.Module, Generic[CacheT]):
@@ -53,7 +83,7 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         prior: FramePrior,
         reward: RewardHead,
         termination: TerminationHead,
-        optimization: FrameLevelOptimization,
+        optimization: JointOptimization | TurnsOptimization,
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -119,16 +149,32 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         return torch.cat([self.tokenizer.embed(state.tokens), state.hidden], dim=-1)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Everything at once, as in eq. 5."""
+        """Everything at once, or the tokenizer before the dynamics, as the config says."""
         tokenizer = tuple(self.tokenizer.parameters())
         known = {id(parameter) for parameter in tokenizer}
         dynamics = tuple(parameter for parameter in self.parameters() if id(parameter) not in known)
-        rates = self.optimization
+        chosen = self.optimization
+        if isinstance(chosen, TurnsOptimization):
+            encode = self.tokenizer.encode
+            return (
+                _turn("tokenizer", chosen.tokenizer, self.tokenizer_loss, tokenizer),
+                _turn("dynamics", chosen.dynamics, self.token_loss, dynamics, prepare=encode),
+            )
         groups = (
-            ParameterGroup(parameters=tokenizer, learning_rate=rates.tokenizer_rate),
-            ParameterGroup(parameters=dynamics, learning_rate=rates.dynamics_rate),
+            ParameterGroup(parameters=tokenizer, learning_rate=chosen.tokenizer_rate),
+            ParameterGroup(parameters=dynamics, learning_rate=chosen.dynamics_rate),
         )
-        return (Stage(name="world_model", loss=self.loss, groups=groups, clip=rates.clip),)
+        stage = Stage(
+            name="world_model",
+            loss=self.loss,
+            groups=groups,
+            clip=chosen.clip,
+            rows=chosen.rows,
+            length=chosen.length,
+            updates=chosen.updates,
+            warmup=chosen.warmup,
+        )
+        return (stage,)
 
     def loss(self, segment: Segment) -> LossTerms:
         """Eq. 5 over a batch of segments: reconstruction, commitment, dynamics, reward and termination."""
@@ -139,6 +185,19 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         autoencoder = self.autoencoder_loss(posterior, frames)
         dynamics = self.dynamics_loss(Posterior(*(_spread(part, valid) for part in posterior)), segment)
         return LossTerms(autoencoder.total + dynamics.total, autoencoder.parts | dynamics.parts)
+
+    def tokenizer_loss(self, segment: Segment) -> LossTerms:
+        """The autoencoder's part of eq. 5, on the valid frames of segments."""
+        frames = segment.observations.flatten(0, 1)[segment.valid.flatten()]
+        return self.autoencoder_loss(self.tokenizer.posterior(frames), frames)
+
+    def token_loss(self, segment: Segment) -> LossTerms:
+        """The dynamics' part, on segments whose observations are tokens (B, T, K)."""
+        tokens = segment.observations.flatten(0, 1)
+        latent = self.tokenizer.embed(tokens)
+        # Equation 6 asks for the tokens alone: there are no logits to be aligned with.
+        posterior = Posterior(tokens, latent.new_zeros(len(tokens), 0), latent, latent.new_zeros(len(tokens)))
+        return self.dynamics_loss(posterior, segment)
 
     def autoencoder_loss(self, posterior: Posterior, frames: Tensor) -> LossTerms:
         """How badly frames (N, C, H, W) come back from their latent, with the tokenizer's own penalty."""
@@ -169,3 +228,25 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
 def _spread(values: Tensor, valid: Tensor) -> Tensor:
     """Values of the valid frames at their places among all frames (N, …), zeros on padding."""
     return values.new_zeros(len(valid), *values.shape[1:]).index_put((valid,), values)
+
+
+def _turn(
+    name: str,
+    config: TurnConfig,
+    loss: Callable[[Segment], LossTerms],
+    parameters: tuple[nn.Parameter, ...],
+    prepare: Callable[[Tensor], Tensor] | None = None,
+) -> Stage:
+    group = ParameterGroup(parameters=parameters, learning_rate=config.rate, weight_decay=config.weight_decay)
+    return Stage(
+        name=name,
+        loss=loss,
+        groups=(group,),
+        clip=config.clip,
+        rows=config.rows,
+        length=config.length,
+        updates=config.updates,
+        warmup=config.warmup,
+        decay=config.decay,
+        prepare=prepare,
+    )

@@ -12,8 +12,8 @@ from dreamenvs.actions import ActionEncoder
 from dreamenvs.heads import HeadConfig, RewardHead, TerminationHead
 from dreamenvs.mixers import ConcatMixer, ConcatMixerConfig
 from dreamenvs.models.family import Family
-from dreamenvs.models.frame_level import FrameLevelModel, FrameLevelOptimization
-from dreamenvs.priors.factorized import FactorizedConfig, FactorizedPrior
+from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization, TurnsOptimization
+from dreamenvs.priors.factorized import FactorizedConfig, FactorizedPrior, KLObjective
 from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig, CategoricalTokenizer
@@ -30,7 +30,14 @@ class StepVQConfig:
     sequence: Mamba2Config | TransformerConfig = field(default_factory=Mamba2Config)
     prior: FactorizedConfig = field(default_factory=FactorizedConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
-    optimization: FrameLevelOptimization = field(default_factory=FrameLevelOptimization)
+    optimization: JointOptimization | TurnsOptimization = field(default_factory=JointOptimization)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.optimization, TurnsOptimization) and isinstance(self.prior.objective, KLObjective):
+            raise ValueError(
+                "in turns the dynamics see tokens and no posterior, which KLObjective compares with; "
+                "use CrossEntropyObjective or JointOptimization"
+            )
 
 
 def build(config: StepVQConfig, spec: WorldSpec) -> FrameLevelModel[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,17 +10,16 @@ import pytest
 import torch
 
 from dreamenvs.data.episode import Episode
-from dreamenvs.data.segments import sample_segments
 from dreamenvs.evaluation.fidelity import measure
-from dreamenvs.fitting.loop import optimize
+from dreamenvs.fitting.fit import Fit
 from dreamenvs.models import FAMILIES
-from dreamenvs.models.frame_level import FrameLevelOptimization
+from dreamenvs.models.frame_level import JointOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig, KLObjective
-from dreamenvs.types import DiscreteActions, Segment, WorldSpec
+from dreamenvs.types import DiscreteActions, WorldSpec
 from tests.small import CONFIGS
 
 SPEC = WorldSpec(world="Block", observation_shape=(3, 8, 32), actions=DiscreteActions(count=3))
-FAST = FrameLevelOptimization(tokenizer_rate=3e-3, dynamics_rate=3e-3, clip=100.0)
+FAST = JointOptimization(tokenizer_rate=3e-3, dynamics_rate=3e-3, clip=100.0, rows=16, length=12, warmup=20)
 
 
 def block_episode(seed: int, steps: int = 40) -> Episode:
@@ -45,18 +43,8 @@ def block_episode(seed: int, steps: int = 40) -> Episode:
 
 def fit(config: Any, family: str, updates: int) -> Any:
     torch.manual_seed(0)
-    model = FAMILIES[family].build(replace(config, optimization=FAST), SPEC).train()
-    episodes = [block_episode(seed) for seed in range(60)]
-    rng = np.random.default_rng(0)
-
-    def batches() -> Iterator[Segment]:
-        for _ in range(updates):
-            yield sample_segments(episodes, 16, 12, rng)
-
-    (stage,) = model.stages()
-    losses = [
-        step.loss for step in optimize(stage.name, stage.loss, stage.groups, batches(), clip=stage.clip, warmup=20)
-    ]
+    model = FAMILIES[family].build(replace(config, optimization=replace(FAST, updates=updates)), SPEC)
+    losses = [metrics.loss for metrics in Fit(model, [block_episode(seed) for seed in range(60)]).run()]
     assert np.mean(losses[-20:]) < 0.2 * losses[0]
     return model.eval()
 
@@ -80,5 +68,5 @@ def test_the_dream_is_the_world(case: str) -> None:
     held_out = [block_episode(seed) for seed in range(1000, 1010)]
     result = measure(model, held_out, np.random.default_rng(0), horizon=5)
     assert result.psnr > max(result.copy_psnr_by_step) + 6
-    assert result.reward_recall > 0.9
-    assert result.reward_precision > 0.9
+    assert result.all_events.rewards.model.recall > 0.9
+    assert result.all_events.rewards.model.precision > 0.9

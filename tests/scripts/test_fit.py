@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 import dreamenvs
+import dreamenvs.artifact
 from dreamenvs.data.episode import Episode
-from dreamenvs.data.storage import save_episodes
+from dreamenvs.data.replay import Replay
 from dreamenvs.envs.catalog import fitting_command
-from dreamenvs.types import DiscreteActions, WorldSpec
+from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization, TurnsOptimization
+from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
+from dreamenvs.types import DiscreteActions, LossTerms, WorldSpec
+from tests.small import CONFIGS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+TRAINING = ROOT / "training"
+RUN = Path("runs/STEPVQ-Dots")
 
 
-def run(where: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "training" / script), *arguments],
-        cwd=where,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-
-
-@pytest.fixture
-def walking_dots(tmp_path: Path) -> Path:
+def save_dots(directory: Path) -> Replay:
     """Episodes of a dot that the action moves, on a small frame."""
     rng = np.random.default_rng(0)
     episodes = []
@@ -52,42 +53,298 @@ def walking_dots(tmp_path: Path) -> Path:
             )
         )
     spec = WorldSpec(world="Dots", observation_shape=(3, 16, 16), actions=DiscreteActions(count=2))
-    save_episodes(tmp_path / "data", episodes, spec, {"policy": "random", "seed": 0})
-    return tmp_path / "data"
+    replay = Replay.create(directory, spec)
+    replay.append(episodes, {"policy": "random", "seed": 0})
+    return replay
 
 
-@pytest.mark.parametrize("family", ["stepvq", "cbt"])
-def test_a_fitted_dream_can_be_made_at_once(family: str, walking_dots: Path, tmp_path: Path) -> None:
-    out = tmp_path / "dream"
-    arguments = ["--tokenizer-updates", "20", "--dynamics-updates", "5", "--contexts", "4", "--out", str(out)]
-    result = run(tmp_path, "fit_world_model.py", family, "--data", str(walking_dots), *arguments)
-    assert result.returncode == 0, result.stderr
-    env_id = dreamenvs.register(out, id="test/Dots-v0")
-    try:
-        env = gym.make(env_id)
-        observation, _ = env.reset(seed=0)
-        assert observation.shape == (16, 16, 3)
-        assert env.step(1)[0].shape == (16, 16, 3)
-    finally:
-        gym.registry.pop(env_id)
+def small_config(family: str, preset: str) -> Any:
+    """In the place of the presets: what is tested here does not depend on the size of the model."""
+    if preset == "paper":
+        return replace(CONFIGS[family], optimization=JointOptimization(rows=2, length=8))
+    objective = FactorizedConfig(objective=CrossEntropyObjective())
+    return replace(CONFIGS[family], prior=objective, optimization=TurnsOptimization())
+
+
+def make_small(script: Any, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(script, "model_config", small_config)
+    patch.setattr(script, "measure", partial(script.measure, starts=8, horizon=3))
+    patch.setattr("monitor.gemm", lambda: None)  # how fast the machine is, is no business of a test
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The script as a module, in an empty directory with a replay in `data`, registering nothing for good."""
+    monkeypatch.syspath_prepend(str(TRAINING))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    registered, threads = dict(gym.registry), torch.get_num_threads()
+    save_dots(tmp_path / "data")
+    import fit_world_model
+
+    make_small(fit_world_model, monkeypatch)
+    yield fit_world_model
+    gym.registry.clear()
+    gym.registry.update(registered)
+    torch.set_num_threads(threads)
+
+
+def fit(script: Any, **changes: Any) -> None:
+    little = {"data": Path("data"), "tokenizer_updates": 4, "dynamics_updates": 3, "contexts": 4, "threads": 1}
+    script.main(script.Args(**{**little, "out": Path("dream"), **changes}))
+
+
+def weights(path: str = "dream") -> dict[str, torch.Tensor]:
+    return dreamenvs.load(path).model.state_dict()  # type: ignore[attr-defined, no-any-return]
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def lines() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_fitted_dream_can_be_made_at_once(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(script, out=None)
+    printed = capsys.readouterr().out
+    assert "gymnasium.make('dreamenvs/STEPVQ-Dots-v0')" in printed
+    assert "frames/s, sampling " in printed
+    assert "of the GEMM peak of" in printed
+    assert "peak memory" in printed
+    env = gym.make("dreamenvs/STEPVQ-Dots-v0")
+    assert env.reset(seed=0)[0].shape == env.step(1)[0].shape == (16, 16, 3)
+    out = Path("share/dreamenvs/STEPVQ-Dots-v0")
     card = json.loads((out / "card.json").read_text())
-    assert card["fitting"]["tokenizer_updates"] == 20
+    assert card["fitting"] == {"seed": 0, "sampler": "uniform", "tokenizer_updates": 4, "dynamics_updates": 3}
     assert card["fidelity"]["psnr"] > 0
+    assert card["collected"] == [{"policy": "random", "seed": 0, "episodes": 12, "steps": 360}]
     assert "fit_world_model.py" in (out / "card.md").read_text()
+
+
+def test_the_run_directory_tells_all(script: Any) -> None:
+    turns = {"tokenizer_updates": None, "dynamics_updates": None}
+    fit(script, family="stepvqt", preset="paper", joint_updates=1, **turns, name="mine", sampler="count")
+    run = Path("runs/mine")
+    config = json.loads((run / "config.json").read_text())
+    assert config["arguments"]["joint_updates"] == config["identity"]["config"]["optimization"]["updates"] == 1
+    assert config["identity"]["data"] == {"episodes": 11, "steps": 330}
+    versions = json.loads((run / "versions.json").read_text())
+    assert versions["torch"] == torch.__version__
+    assert versions["threads"] == 1
+    (line,) = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
+    assert (line["stage"], line["update"]) == ("world_model", 1)
+    assert {"loss", "reward", "frames_per_second", "sampling_share", "gradient_norm", "learning_rate"} <= set(line)
+    pictures = {path.name: path.read_bytes() for path in (run / "pictures").iterdir()}
+    assert pictures["world_model-000001.png"].startswith(b"\x89PNG")
+    assert pictures["world_model-000001.gif"].startswith(b"GIF")
+    assert list((run / "events").iterdir())
+
+
+@pytest.fixture(params=[1, 4, 6], ids=["tokenizer", "between", "dynamics"])
+def interrupted(request: pytest.FixtureRequest, script: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A run that Ctrl-C stopped after so many updates."""
+    count = 0
+    record = script.Monitor.record
+
+    def interrupt(self: Any, metrics: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == request.param:
+            os.kill(os.getpid(), signal.SIGINT)
+        record(self, metrics)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(script.Monitor, "record", interrupt)
+        with pytest.raises(SystemExit, match=r"stopped at stage .* the same command goes on from there"):
+            fit(script)
+    return script
+
+
+def test_after_ctrl_c_the_same_command_goes_on(interrupted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not Path("dream").exists()
+    with (RUN / "metrics.jsonl").open("a") as file:
+        file.write('{"stage": "dynamics", "update": 3, "loss": 1.0}\n{"stage": "dyn')  # as a kill leaves it
+    fit(interrupted)
+    assert "going on with runs/STEPVQ-Dots: stage " in capsys.readouterr().out
+    assert [line["update"] for line in lines() if line["stage"] == "dynamics"][-1:] == [3]
+    assert all(set(line) > {"stage", "update", "loss"} for line in lines())
+    resumed = weights()
+    fit(interrupted, name="whole")
+    assert equal(resumed, weights())
+
+
+def test_another_run_in_the_same_directory_is_refused(script: Any) -> None:
+    fit(script)
+    before = (RUN / "config.json").read_bytes()
+    with pytest.raises(SystemExit, match=r"another run: seed was 0 and is 1[^;]*\n.*--name.*--restart"):
+        fit(script, seed=1)
+    with pytest.raises(SystemExit, match=r"optimization\.dynamics\.updates was 3 and is 5"):
+        fit(script, dynamics_updates=5)
+    assert (RUN / "config.json").read_bytes() == before
+    old = weights()
+    fit(script, seed=1, restart=True)
+    assert not equal(weights(), old)
+    Path("runs/notes").mkdir()
+    Path("runs/notes/thesis.tex").write_text("years of work")
+    with pytest.raises(SystemExit, match="not a run's directory"):
+        fit(script, name="notes", restart=True)
+    assert Path("runs/notes/thesis.tex").read_text() == "years of work"
+
+
+def test_a_run_can_start_from_another(script: Any) -> None:
+    fit(script)
+    for number, init in enumerate([str(RUN), "dream"]):
+        fit(script, init=init, name=f"again-{number}", tokenizer_updates=0, dynamics_updates=0, out=Path("copy"))
+        assert equal(weights("copy"), weights("dream"))
+    fit(script, init=str(RUN), name="further", tokenizer_updates=0, out=Path("further"))
+    moved = {
+        name.split(".")[0] for name, value in weights("further").items() if not value.equal(weights("dream")[name])
+    }
+    assert "sequence" in moved
+    assert "tokenizer" not in moved
+    with pytest.raises(SystemExit, match=r"--init dream is of another model: .* is .*, not "):
+        fit(script, family="cb", init="dream", name="other")
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any, segment: Any) -> LossTerms:
+        return LossTerms(self.reward.output.weight.sum() * float("nan"), {})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FrameLevelModel, "token_loss", broken)
+        patch.setattr("monitor.count_flop", lambda fit: None)
+        with pytest.raises(
+            SystemExit, match=r"(?s)stage 'dynamics' is nan at update 0.*\d:\d.*the last good state is in"
+        ):
+            fit(script)
+    fit(script)
+    resumed = weights()
+    fit(script, name="whole")
+    assert equal(resumed, weights())
+
+
+def test_a_full_disk_ends_the_run_with_the_old_state(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsync, calls = os.fsync, 0
+
+    def full(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 20:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dreamenvs.artifact.os, "fsync", full)
+        with pytest.raises(SystemExit, match=r"No space left on device; what was there before is untouched\nmake room"):
+            fit(script, save_minutes=0.0)
+    fit(script, save_minutes=0.0)
+    assert dreamenvs.load("dream").card["fidelity"]
+
+
+def test_a_minari_data_set_becomes_a_dream(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("minari")
+    from dreamenvs.data.minari import to_minari
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    to_minari(Replay.open("data"), "dots/random-v0")
+    fit(script, data=None, dataset="dots/random-v0")
+    assert weights()
+    assert Replay.open("data/dots-random-v0").steps == 360
+    assert dreamenvs.load("dream").card["collected"][0]["dataset"] == "dots/random-v0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"family": "dreamer"}, "unknown family 'dreamer': choose from stepvq"),
+        ({"joint_updates": 3}, "--joint-updates: the preset small of stepvq has --tokenizer-updates and --dynamics"),
+        ({"data": Path("nothing")}, "there are no episodes in nothing; with --env"),
+    ],
+)
+def test_what_cannot_be_is_named(script: Any, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        fit(script, **changes)
+    assert not Path("runs").exists()
+
+
+def test_one_episode_is_too_few(script: Any) -> None:
+    replay = Replay.open("data")
+    Replay.create("one", replay.spec).append([replay[0]])
+    with pytest.raises(SystemExit, match="one has 1 episodes"):
+        fit(script, data=Path("one"))
 
 
 def test_the_command_of_a_missing_dream_collects_and_fits(tmp_path: Path) -> None:
     """What the error for a missing dream says, word for word, with little of everything."""
+    pytest.importorskip("minatar")
     command = fitting_command("CB-MinAtarBreakout-v0")
     assert command is not None
     _, script, family, flag, env_id = command.split()
-    little = ["--collect-steps", "600", "--tokenizer-updates", "3", "--dynamics-updates", "2", "--contexts", "2"]
-    result = run(tmp_path, Path(script).name, family, flag, env_id, *little, "--out", str(tmp_path / "dream"))
+    little = ["--collect-steps", "600", "--tokenizer-updates", "2", "--dynamics-updates", "1", "--contexts", "2"]
+    result = subprocess.run(
+        [sys.executable, str(ROOT / script), family, flag, env_id, *little, "--out", "dream", "--threads", "1"],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     assert result.returncode == 0, result.stderr
     assert dreamenvs.load(tmp_path / "dream").model.spec.world == "MinAtarBreakout"
 
 
-def test_an_unknown_family_is_named(walking_dots: Path, tmp_path: Path) -> None:
-    result = run(tmp_path, "fit_world_model.py", "dreamer", "--data", str(walking_dots))
-    assert result.returncode != 0
-    assert "'dreamer'" in result.stderr
+KILLED = """
+import os, random, signal, sys, time
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import fit_world_model as script
+import pytest
+from tests.scripts.test_fit import fit, make_small
+make_small(script, pytest.MonkeyPatch())
+
+moments, kills, manifest = random.Random(1), 0, Path("runs/STEPVQ-Dots/state/manifest.json")
+fit(script, name="warm", tokenizer_updates=1, dynamics_updates=0)  # what torch imports late, the children need not
+
+def written():
+    try:
+        return manifest.stat().st_mtime_ns
+    except OSError:
+        return None
+
+while True:
+    child, before = os.fork(), written()
+    if child == 0:
+        fit(script, save_minutes=0.0, picture_minutes=0.0)
+        os._exit(0)
+    while written() in (before, None) and os.waitpid(child, os.WNOHANG)[0] == 0:
+        time.sleep(0.002)
+    time.sleep(moments.uniform(0, 0.15))
+    try:
+        os.kill(child, signal.SIGKILL)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
+            break
+    except OSError:  # it had ended before
+        break
+    kills += 1
+print("kills", kills)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL and fork")
+def test_killed_at_random_moments_it_ends_with_the_same_weights(script: Any) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", KILLED, str(TRAINING)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout.rpartition("kills ")[2]) >= 1
+    fit(script)  # where the last child was killed while it measured or saved the dream
+    killed = weights()
+    fit(script, name="whole")
+    assert equal(killed, weights())
