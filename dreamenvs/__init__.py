@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from dreamenvs.checkpoint import save_checkpoint as save
     from dreamenvs.envs.loading import load as load
     from dreamenvs.envs.real import make_real as make_real
+    from dreamenvs.envs.real import make_real_vec as make_real_vec
 
 __version__ = "0.1.0"
-__all__ = ["CheckpointError", "DreamNotFoundError", "load", "locate", "make_real", "register", "save"]
+__all__ = ["CheckpointError", "DreamNotFoundError", "load", "locate", "make_real", "make_real_vec", "register", "save"]
 
 register_all()
 
@@ -23,6 +24,7 @@ _HOMES = {
     "CheckpointError": ("dreamenvs.checkpoint", "CheckpointError"),
     "load": ("dreamenvs.envs.loading", "load"),
     "make_real": ("dreamenvs.envs.real", "make_real"),
+    "make_real_vec": ("dreamenvs.envs.real", "make_real_vec"),
     "save": ("dreamenvs.checkpoint", "save_checkpoint"),
 }
 

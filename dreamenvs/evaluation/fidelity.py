@@ -1,21 +1,55 @@
-"""Fidelity: how far an imagined future stays like the real one, given the same start and the same actions."""
+"""Fidelity: how far an imagined future stays like the real one, given the same start and the same actions.
+
+Two kinds of figures: open loop, by the number of imagined steps, from contexts drawn uniformly; and one step ahead,
+over every step of whole episodes. Each stands beside a copy of the last real frame or event, and what is most common.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from dreamenvs import tree
 from dreamenvs.data.episode import Episode
-from dreamenvs.data.segments import start_contexts
+from dreamenvs.evaluation.detection import Events
+from dreamenvs.evaluation.figures import (
+    CodebookUse,
+    EventFigures,
+    PixelFigures,
+    TokenFigures,
+    codebook_use,
+    event_figures,
+    event_scale,
+    frequencies,
+    one_step_tokens,
+    pixel_figures,
+    token_figures,
+)
+from dreamenvs.evaluation.one_step import OneStep, predict_steps
+from dreamenvs.evaluation.open_loop import OpenLoop, draw_starts, imagine
+from dreamenvs.evaluation.results import Progress, text_table, to_json
 from dreamenvs.protocols import WorldModel
-from dreamenvs.random import Noise
-from dreamenvs.types import Segment
+
+
+class Setting(NamedTuple):
+    """What the figures were measured on."""
+
+    episodes: int
+    steps: int
+    """Real steps that count one step ahead: all but the first `context` - 1 of each episode."""
+    rewards: int
+    """How many of these steps have a reward."""
+    terminations: int
+    starts: int
+    """Dreams in the open loop."""
+    context: int
+    """Real frames that are seen before the first imagined one."""
+    warmup: int
+    """Real frames that are seen, where there are so many, before a step is predicted one step ahead."""
+    seed: int
+    """Of the dreams."""
 
 
 class Fidelity(NamedTuple):
@@ -23,87 +57,163 @@ class Fidelity(NamedTuple):
 
     psnr: float
     """Of imagined frames, averaged over the steps, in dB."""
-    psnr_by_step: list[float]
-    copy_psnr_by_step: list[float]
-    """Of the last real frame, shown again and again."""
-    token_accuracy: float
-    """Of the first imagined frame."""
-    copy_token_accuracy: float
-    reward_recall: float
-    """The share of steps with a reward whose sign was imagined in that very step."""
-    reward_precision: float
-    rewards_seen: int
-    starts: int
+    setting: Setting
+    pixels: list[PixelFigures]
+    tokens: list[TokenFigures]
+    events: list[EventFigures]
+    all_events: EventFigures
+    """Over all imagined steps together."""
+    one_step_tokens: TokenFigures
+    one_step_events: EventFigures
+    codebook: CodebookUse
+
+    @property
+    def psnr_by_step(self) -> list[float]:
+        return [figures.psnr for figures in self.pixels]
+
+    @property
+    def copy_psnr_by_step(self) -> list[float]:
+        return [figures.copy_psnr for figures in self.pixels]
+
+    def to_json(self) -> dict[str, Any]:
+        """For a card or a file: tables of flat rows, and None for what cannot be measured."""
+        return {
+            "psnr": to_json(self.psnr),
+            "setting": to_json(self.setting),
+            "one_step": {name: to_json(dict(row)) for name, row in self._one_step().items()},
+            "pixels": _by_horizon(to_json(self.pixels)),
+            "tokens": _by_horizon(to_json(self.tokens)),
+            "rewards": _by_horizon([_flat(step.rewards) for step in self.events], _flat(self.all_events.rewards)),
+            "terminations": _by_horizon(
+                [_flat(step.terminations) for step in self.events], _flat(self.all_events.terminations)
+            ),
+            "codebook": to_json(self.codebook),
+        }
+
+    def table(self) -> str:
+        """The figures for people."""
+        columns = ["step", "frames", "PSNR", "copy", "PSNR of changes", "copy", "tokens", "copy", "perplexity"]
+        rows: list[list[Any]] = [
+            [step, *pixels, *tokens[:2], tokens.perplexity, events.rewards.model.f1, events.terminations.model.f1]
+            for step, (pixels, tokens, events) in enumerate(zip(self.pixels, self.tokens, self.events, strict=True), 1)
+        ]
+        by_horizon = text_table([*columns, "reward F1", "end F1"], rows)
+        one_step = self._one_step()
+        names = [name.replace("_", " ") for name in one_step["model"]]
+        ahead = text_table(
+            ["one step ahead", *names], [[name, *(value for value in row.values())] for name, row in one_step.items()]
+        )
+        return f"{by_horizon}\n\n{ahead}\n\n{self._summary()}"
+
+    def _one_step(self) -> dict[str, dict[str, float]]:
+        """The model and the baselines, each with the same figures."""
+        tokens, (rewards, terminations) = self.one_step_tokens, self.one_step_events
+        return {
+            name: {"token_accuracy": accuracy, "perplexity": perplexity}
+            | {f"reward_{score}": value for score, value in getattr(rewards, name)._asdict().items()}
+            | {f"termination_{score}": value for score, value in getattr(terminations, name)._asdict().items()}
+            for name, accuracy, perplexity in (
+                ("model", tokens.accuracy, tokens.perplexity),
+                ("copy", tokens.copy_accuracy, float("nan")),
+                ("majority", tokens.majority_accuracy, tokens.marginal_perplexity),
+            )
+        }
+
+    def _summary(self) -> str:
+        setting, codebook = self.setting, self.codebook
+        return (
+            f"{setting.steps:,} steps of {setting.episodes} held-out episodes, {setting.rewards} with a reward and "
+            f"{setting.terminations} that end; open loop from {setting.starts} contexts of {setting.context} frames; "
+            f"{codebook.used:.0%} of {codebook.codes} codes used, with perplexity {codebook.perplexity:.3g}"
+        )
 
 
-@torch.inference_mode()
 def measure(
     model: WorldModel[Any],
     episodes: Sequence[Episode],
     rng: np.random.Generator,
     *,
-    starts: int = 128,
+    starts: int = 256,
     context: int = 4,
     horizon: int = 15,
+    warmup: int = 16,
+    rows: int = 64,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
 ) -> Fidelity:
-    """Dream `horizon` steps from `starts` real contexts under the real actions, and compare with what really came.
+    """Compare a model with held-out episodes, open loop and one step ahead.
 
-    Where no episode is that long, fewer steps are dreamed; the result has as many entries.
+    Args:
+        model: In evaluation mode, on `device`.
+        episodes: Real episodes that the model was not fitted on.
+        rng: Chooses the starts and seeds the dreams.
+        starts: How many open-loop dreams.
+        context: Real frames before a dream; steps that have seen fewer do not count one step ahead either.
+        horizon: Imagined steps, fewer where no episode is that long.
+        warmup: Real frames before a piece of an episode that is predicted one step ahead.
+        rows: How many are computed side by side; memory grows with it, and what is measured stays the same.
+        device: Where the model runs.
+        progress: Called with the number of steps and dreams that are done, and of all there are.
     """
-    horizon = min(horizon, max(map(len, episodes)) - context)
-    if horizon < 1:
-        raise ValueError(f"no episode has a step beyond a context of {context}: nothing can be compared")
-    segment = start_contexts(episodes, starts, context + horizon, rng)
-    observed, last = tree.map(lambda leaf: leaf[:, :context], segment), context - 1
-    state = model.observe(observed)
-    copy_tokens = model.tokens(state).clone()
-    seeds = torch.from_numpy(rng.integers(2**62, size=starts))
-    errors, copy_errors, imagined = [], [], []
-    accuracy = copy_accuracy = 0.0
-    for step in range(horizon):
-        noise = Noise(seeds, torch.full_like(seeds, step))
-        state, outcome = model.step(state, segment.actions[:, last + step], noise)
-        imagined.append(outcome.rewards)
-        real = segment.observations[:, context + step]
-        errors.append(_error(model.decode(state), real))
-        copy_errors.append(_error(segment.observations[:, last], real))
-        if step == 0:
-            tokens = model.tokens(model.observe(_one_frame(segment, context)))
-            accuracy = float((model.tokens(state) == tokens).float().mean())
-            copy_accuracy = float((copy_tokens == tokens).float().mean())
-    recall, precision, seen = _reward_agreement(torch.stack(imagined, 1), segment.rewards[:, last : last + horizon])
-    by_step = [_psnr(error) for error in errors]
-    return Fidelity(
-        psnr=round(sum(by_step) / horizon, 2),
-        psnr_by_step=by_step,
-        copy_psnr_by_step=[_psnr(error) for error in copy_errors],
-        token_accuracy=round(accuracy, 4),
-        copy_token_accuracy=round(copy_accuracy, 4),
-        reward_recall=recall,
-        reward_precision=precision,
-        rewards_seen=seen,
+    numbers = {"starts": starts, "context": context, "horizon": horizon, "warmup": warmup, "rows": rows}
+    for name, value in numbers.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
+    lengths = [len(episode) for episode in episodes]
+    seed = int(rng.integers(2**31))
+    places = draw_starts(lengths, starts, context, horizon, rng)
+    horizon = max(place.end - place.counted for place in places)
+    done, total = 0, sum(max(length - context + 1, 0) for length in lengths) + starts
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done, total)
+
+    shared: dict[str, Any] = {"context": context, "rows": rows, "device": device, "progress": advance}
+    single = predict_steps(model, episodes, warmup=warmup, **shared)
+    marginal = frequencies(single.histogram)
+    dreamed = imagine(model, episodes, places, horizon=horizon, marginal=marginal, seed=seed, **shared)
+    setting = Setting(
+        episodes=sum(length >= context for length in lengths),
+        steps=len(single.rewards),
+        rewards=int(np.count_nonzero(single.real_rewards)),
+        terminations=int(single.real_terminated.sum()),
         starts=starts,
+        context=context,
+        warmup=warmup,
+        seed=seed,
+    )
+    return _summarize(single, dreamed, setting)
+
+
+def _summarize(single: OneStep, dreamed: OpenLoop, setting: Setting) -> Fidelity:
+    scale = event_scale(single)
+    columns = [OpenLoop(*(field[:, step] for field in dreamed)) for step in range(dreamed.counted.shape[1])]
+    pixels = [pixel_figures(column) for column in columns]
+    psnr = [figures.psnr for figures in pixels if figures.frames]
+    return Fidelity(
+        psnr=sum(psnr) / len(psnr) if psnr else float("nan"),
+        setting=setting,
+        pixels=pixels,
+        tokens=[token_figures(column) for column in columns],
+        events=[event_figures(column, column.counted > 0, scale) for column in columns],
+        all_events=event_figures(dreamed, dreamed.counted > 0, scale),
+        one_step_tokens=one_step_tokens(single, frequencies(single.histogram)),
+        one_step_events=event_figures(single, np.ones(len(single.rewards), bool), scale),
+        codebook=codebook_use(single.histogram),
     )
 
 
-def _one_frame(segment: Segment, index: int) -> Segment:
-    return tree.map(lambda leaf: leaf[:, index : index + 1], segment)
+def _flat(events: Events) -> dict[str, Any]:
+    """One row of a table: the model's scores by their names, the baselines' with a prefix."""
+    row: dict[str, Any] = {"steps": events.steps, "positives": events.positives, **to_json(events.model)}
+    for name, detection in (("copy", events.copy), ("majority", events.majority)):
+        row |= {f"{name}_{score}": value for score, value in to_json(detection).items()}
+    return row
 
 
-def _error(imagined: Tensor, real: Tensor) -> float:
-    return float((imagined.float() - real.float()).square().mean()) / 255**2
-
-
-def _psnr(error: float) -> float:
-    return round(-10 * math.log10(max(error, 1e-10)), 2)
-
-
-def _reward_agreement(imagined: Tensor, real: Tensor) -> tuple[float, float, int]:
-    """Recall and precision of the sign of rewards beyond one half of the smallest real one, and how many there were."""
-    rewarded = real != 0
-    seen = int(rewarded.sum())
-    if seen == 0:
-        return float("nan"), float("nan"), 0
-    claimed = imagined.abs() > real[rewarded].abs().min() / 2
-    right = int((claimed & rewarded & (imagined.sign() == real.sign())).sum())
-    return round(right / seen, 3), round(right / max(int(claimed.sum()), 1), 3), seen
+def _by_horizon(rows: list[dict[str, Any]], overall: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    numbered: list[dict[str, Any]] = [{"horizon": number} | row for number, row in enumerate(rows, 1)]
+    return numbered if overall is None else [*numbered, {"horizon": "all"} | overall]

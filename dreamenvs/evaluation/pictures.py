@@ -1,4 +1,4 @@
-"""Pictures of what a model sees: appendix G of the STEP-VQ paper, and PNG files without another package."""
+"""Pictures of what a model sees: appendix G of the STEP-VQ paper, PNG files without another package, and GIFs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from dreamenvs.protocols import Tokenizer
 
 Image = NDArray[np.uint8]  # (H, W, 3)
+Frames = NDArray[np.uint8]  # (T, H, W, 3)
 _RED = np.array([255, 0, 0], dtype=np.float32)
 
 
@@ -45,8 +46,8 @@ def code_figure(tokenizer: GridTokenizer, frames: Tensor, scale: int = 2, gap: i
     codes = palette(tokenizer.vocabulary)[grid]
     changed = np.zeros(grid.shape, dtype=bool)
     changed[1:] = grid[1:] != grid[:-1]
-    originals = _colour(frames)
-    rows = [originals, _enlarge(codes, height, width), _mark(originals, changed), _colour(restored)]
+    originals = colour(frames)
+    rows = [originals, _enlarge(codes, height, width), _mark(originals, changed), colour(restored)]
     return mosaic([np.repeat(np.repeat(row, scale, axis=1), scale, axis=2) for row in rows], gap)
 
 
@@ -86,8 +87,36 @@ def write_png(path: str | os.PathLike[str], image: Image) -> Path:
     return Path(path)
 
 
-def _colour(frames: Tensor) -> NDArray[np.uint8]:
-    """(T, H, W, 3): RGB as it is, the mean of any other number of channels as grey."""
+def side_by_side(real: Frames, imagined: Frames, *, scale: int = 4, gap: int = 4) -> Frames:
+    """Reality on the left and the dream on the right, frame by frame, enlarged `scale` times."""
+    if real.shape != imagined.shape or real.ndim != 4 or real.shape[3] != 3:
+        raise ValueError(f"side_by_side takes frames (T, H, W, 3) twice, not {real.shape} and {imagined.shape}")
+    large = [frames.repeat(scale, axis=1).repeat(scale, axis=2) for frames in (real, imagined)]
+    space = np.full((len(real), large[0].shape[1], gap, 3), 255, dtype=np.uint8)
+    return np.concatenate([large[0], space, large[1]], axis=2)
+
+
+def write_gif(path: str | os.PathLike[str], frames: Frames, fps: float = 15.0) -> Path:
+    """Write frames (T, H, W, 3) uint8 as an endless GIF."""
+    if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8 or len(frames) == 0:
+        raise ValueError(f"a GIF is made of frames (T, H, W, 3) of uint8, not {frames.shape} of {frames.dtype}")
+    if not 1 <= fps <= 50:
+        raise ValueError(f"fps={fps}: viewers show GIFs at 1 to 50 frames a second")
+    try:
+        from PIL import Image as Pictures
+    except ImportError as error:
+        raise ImportError('writing a GIF needs pillow: pip install "dreamenvs[train]"') from error
+    # One palette for all frames, or the colours would flicker.
+    first = Pictures.fromarray(frames.reshape(-1, *frames.shape[2:])).quantize(256)
+    first, *others = (
+        Pictures.fromarray(frame).quantize(palette=first, dither=Pictures.Dither.NONE) for frame in frames
+    )
+    first.save(path, format="GIF", save_all=True, append_images=others, duration=round(1000 / fps), loop=0)
+    return Path(path)
+
+
+def colour(frames: Tensor) -> Frames:
+    """Frames (T, C, H, W) as (T, H, W, 3): RGB as it is, the mean of any other number of channels as grey."""
     images = frames.permute(0, 2, 3, 1).cpu().numpy()
     if images.shape[-1] != 3:
         images = np.repeat(images.mean(-1, keepdims=True), 3, axis=-1)

@@ -87,3 +87,26 @@ def test_wrappers_compose() -> None:
     env = gym.wrappers.TimeLimit(dreamenvs.make_real(checkpoint(), obs_type="tokens"), 3)
     env.reset(seed=0)
     assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
+
+
+def test_real_rows_have_the_dreams_spaces_and_can_be_cut() -> None:
+    world = checkpoint()
+    envs = dreamenvs.make_real_vec(world, 3, max_episode_steps=2)
+    assert envs.observation_space == DreamVectorEnv(3, checkpoint=world).observation_space
+    frames, _ = envs.reset(seed=4)
+    single, _ = dreamenvs.make_real(world).reset(seed=5)
+    assert np.array_equal(frames[1], single)
+    envs.step(np.zeros(3, np.int64))
+    assert envs.step(np.zeros(3, np.int64))[3].all()
+    with pytest.raises(ValueError, match="num_envs must be at least 1, not 0"):
+        dreamenvs.make_real_vec(world, 0)
+
+
+def test_a_wrong_action_leaves_the_real_env_as_it_was() -> None:
+    world = checkpoint()
+    env, other = (dreamenvs.make_real(world, obs_type="latent") for _ in range(2))
+    env.reset(seed=3)
+    other.reset(seed=3)
+    with pytest.raises(ValueError, match="action 9"):
+        env.step(9)
+    assert np.array_equal(env.step(1)[0], other.step(1)[0])

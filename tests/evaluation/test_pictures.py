@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
-from dreamenvs.evaluation.pictures import code_figure, mosaic, palette, write_png
+from dreamenvs.evaluation.pictures import code_figure, mosaic, palette, side_by_side, write_gif, write_png
 
 
 class Thirds:
@@ -80,3 +82,35 @@ def test_a_mosaic_has_white_gaps() -> None:
     assert picture.shape == (9, 9, 3)
     assert (picture[0] == 255).all()
     assert (picture[4] == 255).all()
+
+
+def test_reality_stands_left_of_the_dream() -> None:
+    real, imagined = np.zeros((2, 3, 5, 3), np.uint8), np.full((2, 3, 5, 3), 7, np.uint8)
+    picture = side_by_side(real, imagined, scale=2, gap=4)
+    assert picture.shape == (2, 6, 24, 3)
+    assert (picture[:, :, :10] == 0).all()
+    assert (picture[:, :, 10:14] == 255).all()
+    assert (picture[:, :, 14:] == 7).all()
+    with pytest.raises(ValueError, match="twice"):
+        side_by_side(real, imagined[:1])
+
+
+def test_a_gif_plays_the_frames(tmp_path: Path) -> None:
+    frames = np.zeros((3, 8, 8, 3), np.uint8)
+    frames[0, ..., 0], frames[1, ..., 1], frames[2, ..., 2] = 255, 255, 255
+    path = write_gif(tmp_path / "a.gif", frames, fps=10)
+    with Image.open(path) as picture:
+        assert (picture.n_frames, picture.info["duration"], picture.info["loop"]) == (3, 100, 0)  # type: ignore[attr-defined]
+        for number, frame in enumerate(frames):
+            picture.seek(number)
+            assert np.array_equal(np.asarray(picture.convert("RGB")), frame)
+    with pytest.raises(ValueError, match="uint8"):
+        write_gif(path, frames.astype(np.float32))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="fps=500"):
+        write_gif(path, frames, fps=500)
+
+
+def test_without_pillow_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match="pip install"):
+        write_gif(tmp_path / "a.gif", np.zeros((1, 4, 4, 3), np.uint8))

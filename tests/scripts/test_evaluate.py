@@ -1,0 +1,96 @@
+"""Evaluating a dream from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dreamenvs
+from dreamenvs.checkpoint import save_checkpoint
+from dreamenvs.data.collect import RandomPolicy, collect
+from dreamenvs.data.replay import Replay
+from dreamenvs.envs.source import default_source, describe, make_source
+from tests.small import CONFIGS, DISCRETE, build_small, random_segment
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def run(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "training" / "evaluate.py"), *arguments],
+        cwd=where,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.fixture
+def breakout(tmp_path: Path) -> Path:
+    """An untrained dream of MinAtar Breakout, in half precision."""
+    source = default_source("MinAtar/Breakout-v1")
+    spec = describe(make_source(source), world="MinAtarBreakout", source=source)
+    return save_checkpoint(
+        tmp_path / "STEPVQ-Small-v0",
+        build_small("STEPVQ", spec),
+        random_segment(spec),
+        family="STEPVQ",
+        config=CONFIGS["STEPVQ"],
+        card={"title": "A small dream", "commands": ["made by hand", "python training/evaluate.py old"]},
+        weights_dtype="float16",
+    )
+
+
+def test_a_dream_is_measured_and_its_card_says_so(breakout: Path, tmp_path: Path) -> None:
+    before = (breakout / "weights.safetensors").read_bytes()
+    little = ["--steps", "120", "--starts", "8", "--horizon", "3", "--episodes", "3", "--transfer-horizon", "20"]
+    result = run(tmp_path, str(breakout), *little, "--train-steps", "0", "--update-card")
+    assert result.returncode == 0, result.stderr
+    assert "one step ahead" in result.stdout
+    assert "real, whole episodes" in result.stdout
+    out = tmp_path / "runs" / "evaluate" / breakout.name
+    assert {path.name for path in out.iterdir()} == {
+        "results.json",
+        "psnr.png",
+        "events.png",
+        "returns.png",
+        "beside.gif",
+    }
+    results = json.loads((out / "results.json").read_text())
+    assert results["fidelity"]["setting"]["steps"] > 50
+    assert results["transfer"]["random"]["setting"]["episodes"] == 3
+
+    card = dreamenvs.load(breakout).card  # which verifies the manifest
+    assert card["fidelity"] == results["fidelity"]
+    assert card["transfer"] == results["transfer"]
+    assert card["commands"] == ["made by hand", results["command"]]
+    assert "| horizon | frames | psnr |" in (breakout / "card.md").read_text()
+    assert (breakout / "weights.safetensors").read_bytes() == before
+
+
+def test_held_out_episodes_come_from_a_replay_of_the_same_world(
+    breakout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "training"))
+    evaluate = import_module("evaluate")
+    checkpoint = dreamenvs.load(breakout)
+    env = dreamenvs.make_real(checkpoint)
+    episodes = list(collect(env, RandomPolicy(env.action_space, 0), 100, seed=0))
+    replay = Replay.create(tmp_path / "replay", checkpoint.model.spec)
+    replay.append(episodes)
+    steps = len(episodes[0]) + len(episodes[1])
+    found = evaluate.from_replay(tmp_path / "replay", checkpoint, steps)
+    assert [len(episode) for episode in found] == [len(episode) for episode in episodes[:2]]
+    assert np.array_equal(found[1].observations, episodes[1].observations)
+    assert len(evaluate.from_replay(tmp_path / "replay", checkpoint, 1)) == 1
+    Replay.create(tmp_path / "other", DISCRETE)
+    with pytest.raises(SystemExit, match="the dream takes"):
+        evaluate.from_replay(tmp_path / "other", checkpoint, 1)

@@ -1,0 +1,241 @@
+"""Measure a dream: how like the real world it is, and what policies earn in both.
+
+    python training/evaluate.py dreamenvs/STEPVQ-Pong-v0
+    python training/evaluate.py dreamenvs/STEPVQ-Pong-v0 --data data/PongHeldOut --train-steps 0
+
+Prints tables and writes results.json, plots and a GIF of the dream beside reality. With --update-card the figures go
+into the dream's own card.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import tyro
+from collect import PolicyName, Ticking, build_policy
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+import dreamenvs
+from dreamenvs.artifact import dump_json, parse_json, read_artifact, write_artifact
+from dreamenvs.card import card_markdown
+from dreamenvs.checkpoint import LIMITS, Checkpoint
+from dreamenvs.data.collect import collect
+from dreamenvs.data.episode import Episode
+from dreamenvs.data.replay import Replay
+from dreamenvs.evaluation.fidelity import Fidelity, measure
+from dreamenvs.evaluation.open_loop import imagine_beside
+from dreamenvs.evaluation.pictures import side_by_side, write_gif
+from dreamenvs.evaluation.results import Progress
+from dreamenvs.evaluation.transfer import Transfer, transfer
+
+
+@dataclass(frozen=True)
+class Args:
+    """Measure a dream's fidelity, and the transfer of policies from it."""
+
+    dream: Annotated[str, tyro.conf.Positional]
+    """An environment id or the path of a checkpoint directory."""
+    data: Path | None = None
+    """A replay of held-out episodes; by default fresh ones are played."""
+    steps: int = 5_000
+    """Real steps to play or, with --data, to take at most."""
+    policy: PolicyName | None = None
+    """Who plays them: by default the tracker in ALE/Pong, random actions elsewhere."""
+    starts: int = 256
+    """Open-loop dreams."""
+    horizon: int = 15
+    """Imagined steps in each of them."""
+    episodes: int = 20
+    """Episodes of each policy in the dream, and as many real ones; 0 leaves transfer out."""
+    num_envs: int = 10
+    """Episodes that are played side by side."""
+    transfer_horizon: int = 500
+    """Imagined steps of an episode."""
+    temperature: float = 0.5
+    """Of these episodes, and of the dream in which PPO learns; fidelity is measured at 1."""
+    train_steps: int = 100_000
+    """Imagined steps for PPO to learn from; 0 measures the random policy alone."""
+    deterministic: bool = False
+    """Let the trained policy take its most likely action."""
+    seed: int = 1_000_003
+    """Of fresh episodes, dreams and PPO; far from those that data is collected with."""
+    out: Path | None = None
+    """Where the results go; by default runs/evaluate/<name>."""
+    update_card: bool = False
+    """Write fidelity and transfer into the dream's card."""
+    threads: int = 1
+    """CPU threads."""
+
+
+def main(args: Args) -> None:
+    torch.set_num_threads(args.threads)
+    path = dreamenvs.locate(args.dream)
+    checkpoint = dreamenvs.load(path)
+    out = args.out or Path("runs") / "evaluate" / path.name
+    out.mkdir(parents=True, exist_ok=True)
+    episodes = held_out(args, checkpoint)
+    with bar("fidelity", "step") as progress:
+        fidelity = measure(
+            checkpoint.model,
+            episodes,
+            np.random.default_rng(args.seed),
+            starts=args.starts,
+            horizon=args.horizon,
+            progress=progress,
+        )
+    print(f"\n{fidelity.table()}\n")
+    longest = max(episodes, key=len)
+    beside = imagine_beside(checkpoint.model, longest, start=len(longest) // 4, seed=args.seed)
+    write_gif(out / "beside.gif", side_by_side(*beside))
+    transfers = measure_transfer(args, checkpoint) if args.episodes else {}
+    results = {
+        "dream": path.name,
+        "command": f"python training/evaluate.py {shlex.join(sys.argv[1:])}",
+        "versions": {"dreamenvs": dreamenvs.__version__, "torch": torch.__version__.split("+")[0]},
+        "fidelity": fidelity.to_json(),
+        "transfer": {name: result.to_json() for name, result in transfers.items()},
+    }
+    (out / "results.json").write_bytes(dump_json(results))
+    draw(out, fidelity, transfers)
+    if args.update_card:
+        update_card(path, results)
+    print(f"results, plots and a GIF are in {out}")
+
+
+def held_out(args: Args, checkpoint: Checkpoint) -> Sequence[Episode]:
+    """Episodes that the dream was not fitted on."""
+    if args.data is not None:
+        return from_replay(args.data, checkpoint, args.steps)
+    source = checkpoint.model.spec.source
+    if source is None:
+        raise SystemExit("the dream does not say which real environment it is of; give a replay with --data")
+    name = args.policy or ("tracker" if source.id.startswith("ALE/Pong-") else "random")
+    env = dreamenvs.make_real(checkpoint)
+    policy = build_policy(name, source.id, env.action_space, args.seed)
+    with tqdm(total=args.steps, desc=f"{name} episodes", unit="step", mininterval=1.0) as progress:
+        episodes = list(collect(env, Ticking(policy, progress), args.steps, args.seed))
+    env.close()
+    return episodes
+
+
+def from_replay(directory: Path, checkpoint: Checkpoint, steps: int) -> Sequence[Episode]:
+    """The first episodes of a replay, at least one and up to `steps` steps of them."""
+    replay, spec = Replay.open(directory), checkpoint.model.spec
+    found = (replay.spec.observation_shape, replay.spec.actions)
+    if found != (spec.observation_shape, spec.actions):
+        raise SystemExit(f"{directory} holds {found}, the dream takes {(spec.observation_shape, spec.actions)}")
+    return replay[: max(1, int(np.searchsorted(replay.lengths.cumsum(), steps, side="right")))]
+
+
+def measure_transfer(args: Args, checkpoint: Checkpoint) -> dict[str, Transfer]:
+    """The random policy and, if asked for, PPO that learned in the dream."""
+    policies: dict[str, Any] = {"random": "random"}
+    if args.train_steps:
+        from ppo import PPOConfig, learn
+
+        policies["trained"] = learn(checkpoint, args.train_steps, args.seed, PPOConfig(temperature=args.temperature))
+    results = {}
+    for name, policy in policies.items():
+        with bar(f"transfer, {name}", "episode") as progress:
+            results[name] = transfer(
+                policy,
+                checkpoint,
+                obs_type="latent",
+                episodes=args.episodes,
+                num_envs=args.num_envs,
+                seed=args.seed,
+                deterministic=args.deterministic and name == "trained",
+                horizon=args.transfer_horizon,
+                temperature=args.temperature,
+                progress=progress,
+            )
+        print(f"\n{name} policy\n{results[name].table()}\n")
+    return results
+
+
+def draw(out: Path, fidelity: Fidelity, transfers: dict[str, Transfer]) -> None:
+    """The plots."""
+    draw_psnr(out / "psnr.png", fidelity)
+    draw_events(out / "events.png", fidelity)
+    if transfers:
+        draw_returns(out / "returns.png", transfers)
+
+
+def draw_psnr(path: Path, fidelity: Fidelity) -> None:
+    """PSNR by the number of imagined steps, of whole frames and of what changes, with the copied frame."""
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    steps = range(1, len(fidelity.pixels) + 1)
+    kinds = (("whole frame", "psnr", "copy_psnr"), ("pixels that change", "change_psnr", "copy_change_psnr"))
+    for axes, (title, own, copied) in zip(figure.subplots(1, 2), kinds, strict=True):
+        axes.plot(steps, [getattr(figures, own) for figures in fidelity.pixels], marker="o", label="dream")
+        axes.plot(steps, [getattr(figures, copied) for figures in fidelity.pixels], "--", label="last frame copied")
+        axes.set(title=title, xlabel="imagined steps", ylabel="PSNR (dB)")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def draw_events(path: Path, fidelity: Fidelity) -> None:
+    """Precision, recall and F1 of rewards and terminations, one step ahead."""
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    for axes, kind in zip(figure.subplots(1, 2), ("rewards", "terminations"), strict=True):
+        events = getattr(fidelity.one_step_events, kind)
+        for place, name in enumerate(("model", "copy", "majority")):
+            detection = getattr(events, name)
+            axes.bar(np.arange(3) + 0.25 * place, np.nan_to_num(detection), width=0.25, label=name)
+        axes.set(title=f"{events.positives} {kind} in {events.steps:,} steps", ylim=(0, 1.05))
+        axes.set_xticks(np.arange(3) + 0.25, detection._fields)
+        axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def draw_returns(path: Path, transfers: dict[str, Transfer]) -> None:
+    """Mean returns with their intervals, dreamed and real."""
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for place, name in enumerate(("dream", "real up to the horizon", "real")):
+        estimates = [(t.dream.episode_return, t.real_early, t.real.episode_return)[place] for t in transfers.values()]
+        means, low, high = np.array(estimates).T
+        errors = np.nan_to_num(np.stack([means - low, high - means]))
+        axes.bar(np.arange(len(means)) + 0.25 * place, means, width=0.25, yerr=errors, capsize=4, label=name)
+    axes.set_xticks(np.arange(len(transfers)) + 0.25, transfers)
+    axes.set(title="mean return", xlabel="policy")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def update_card(path: Path, results: dict[str, Any]) -> None:
+    """Write the figures into the card of a dream, with the command that made them; its other files stay as they are."""
+    files = read_artifact(path, LIMITS)
+    card = parse_json(files["card.json"], "card.json") | {"fidelity": results["fidelity"]}
+    commands = card.pop("commands", [])
+    if results["transfer"]:
+        card["transfer"] = results["transfer"]
+        commands = [command for command in commands if "training/evaluate.py" not in command]  # all figures are new
+    card["commands"] = [*commands, results["command"]]
+    write_artifact(path, files | {"card.json": dump_json(card), "card.md": card_markdown(card).encode()})
+
+
+@contextmanager
+def bar(name: str, unit: str) -> Iterator[Progress]:
+    """A progress bar with the time that is left, as the package reports progress."""
+    with tqdm(desc=name, unit=unit, mininterval=1.0) as shown:
+
+        def advance(done: int, total: int) -> None:
+            shown.total = total
+            shown.update(done - shown.n)
+
+        yield advance
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
