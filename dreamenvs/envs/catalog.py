@@ -48,6 +48,11 @@ WORLDS = {
 _NAME = re.compile(r"(?P<family>[A-Za-z0-9]+)-(?P<world>[A-Za-z0-9_.]+)-v(?P<version>\d+)")
 
 
+def is_name(name: str) -> bool:
+    """Whether a dream can have this name: a family, a world and a version."""
+    return _NAME.fullmatch(name) is not None
+
+
 def fitting_command(name: str) -> str | None:
     """The command that makes the dream of a known name, or None."""
     match = _NAME.fullmatch(name)

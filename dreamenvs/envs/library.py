@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import gymnasium as gym
 
 from dreamenvs.artifact import is_artifact
-from dreamenvs.envs.catalog import fitting_command
+from dreamenvs.envs.catalog import fitting_command, is_name
 
 NAMESPACE = "dreamenvs/"
 BUNDLED = Path(__file__).resolve().parent.parent / "dreams"
@@ -35,6 +37,19 @@ def shelves() -> list[Path]:
     """The directories that are searched, in order: bundled dreams, `DREAMENVS_PATH`, the user's data directory."""
     extra = os.environ.get("DREAMENVS_PATH", "")
     return [BUNDLED, *(Path(part).expanduser() for part in extra.split(os.pathsep) if part), user_directory()]
+
+
+def shelved() -> Iterator[str]:
+    """The names of all dreams on the shelves, such as STEPVQ-Pong-v1."""
+    for shelf in shelves():
+        if shelf.is_dir():
+            yield from (path.name for path in sorted(shelf.iterdir()) if is_name(path.name) and is_artifact(path))
+
+
+def new_name(family: str, world: str) -> str:
+    """The name for a dream of one's own: the first version that no bundled dream has."""
+    names = (f"{family}-{world}-v{version}" for version in count())
+    return next(name for name in names if not is_artifact(BUNDLED / name))
 
 
 def locate(id_or_path: str | os.PathLike[str]) -> Path:
@@ -62,8 +77,8 @@ def _named(name: str) -> Path | None:
 
 def _best(name: str) -> Path | None:
     """The dream of a world with the highest measured fidelity; those that were never measured come last."""
-    suffix = name.removeprefix("DreamEnv")
-    found = [path for shelf in shelves() if shelf.is_dir() for path in sorted(shelf.glob(f"*{suffix}"))]
+    world = name.removeprefix("DreamEnv").removesuffix("-v0")
+    found = [path for shelf in shelves() if shelf.is_dir() for path in sorted(shelf.glob(f"*{world}-v*"))]
     return max(filter(is_artifact, found), key=_fidelity, default=None)
 
 

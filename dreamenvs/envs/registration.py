@@ -6,23 +6,27 @@ import os
 
 import gymnasium as gym
 
-from dreamenvs.envs.catalog import WORLDS, names
-from dreamenvs.envs.library import NAMESPACE, locate
+from dreamenvs.envs.catalog import WORLDS, is_name, names
+from dreamenvs.envs.library import NAMESPACE, locate, shelved
 
 
 def register_all() -> None:
-    """Register the papers' families on the papers' worlds; called once by `import dreamenvs`."""
+    """Register the papers' families on the papers' worlds, and every dream on a shelf; `import dreamenvs` calls it."""
     for name in names():
         _register(NAMESPACE + name, name)
     for world in WORLDS:
         _register(f"DreamEnv-{world}-v0", f"DreamEnv-{world}-v0")
+    for name in shelved():
+        if NAMESPACE + name not in gym.registry:
+            _register(NAMESPACE + name, name)
 
 
 def register(path: str | os.PathLike[str], id: str | None = None) -> str:  # noqa: A002 (Gymnasium's own word)
     """Give a checkpoint directory an environment id, and return the id.
 
-    By default the id is the one of its family and world, such as `dreamenvs/STEPVQ-Pong-v0`, which then means this
-    checkpoint until the process ends.
+    By default the id is the directory's name where that is one of a dream, else that of its family and world, such as
+    `dreamenvs/STEPVQ-Pong-v0`; it then means this checkpoint until the process ends. A dream in the user's directory or
+    on `DREAMENVS_PATH` has its id in every process, without this.
 
     >>> import dreamenvs
     >>> dreamenvs.register(dreamenvs.locate("dreamenvs/STEPVQ-Pong-v0"), id="my/Pong-v0")
@@ -33,7 +37,8 @@ def register(path: str | os.PathLike[str], id: str | None = None) -> str:  # noq
         from dreamenvs.checkpoint import read_identity
 
         family, world = read_identity(directory)
-        id = f"{NAMESPACE}{family}-{world}-v0"  # noqa: A001
+        named = is_name(directory.name) and directory.name.startswith(f"{family}-{world}-")
+        id = NAMESPACE + (directory.name if named else f"{family}-{world}-v0")  # noqa: A001
     gym.registry.pop(id, None)
     _register(id, str(directory))
     return id

@@ -63,7 +63,8 @@ def default_source(env_id: str) -> SourceEnv:
             options=vars(AtariConfig()),
         )
     if namespace == "MinAtar":
-        return SourceEnv(id=env_id, preprocessing="minatar", options=vars(MinAtarConfig()))
+        game = {"sticky_action_prob": 0.1, "difficulty_ramping": True}
+        return SourceEnv(id=env_id, kwargs=game, preprocessing="minatar", options=vars(MinAtarConfig()))
     if namespace == "Crafter":
         return SourceEnv(id=env_id, preprocessing="crafter", options=vars(CrafterConfig()))
     repeat = 2 if namespace == "dm_control" else 1

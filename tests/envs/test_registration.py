@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -105,3 +106,27 @@ def test_the_users_directory_follows_the_platform(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
     assert library.user_directory() == tmp_path / "local" / "dreamenvs"
+
+
+def test_a_dream_on_a_shelf_has_its_id_in_every_process(tmp_path: Path) -> None:
+    put(tmp_path, "STEPVQ-Pong-v7")
+    put(tmp_path, "STEPVQ-MyOwnWorld-v0")
+    put(tmp_path, "not a dream's name")
+    code = "import dreamenvs, gymnasium as g; print([i for i in g.registry if 'MyOwn' in i or '-v7' in i or ' ' in i])"
+    environment = os.environ | {"DREAMENVS_PATH": str(tmp_path)}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert result.stdout.strip() == "['dreamenvs/STEPVQ-MyOwnWorld-v0', 'dreamenvs/STEPVQ-Pong-v7']"
+
+
+def test_a_new_dream_never_takes_a_bundled_ones_name(shelves: dict[str, Path]) -> None:
+    assert library.new_name("STEPVQ", "Pong") == "STEPVQ-Pong-v0"
+    put(shelves["bundled"], "STEPVQ-Pong-v0")
+    assert library.new_name("STEPVQ", "Pong") == "STEPVQ-Pong-v1"
+    put(shelves["user"], "STEPVQ-Pong-v1")
+    assert library.new_name("STEPVQ", "Pong") == "STEPVQ-Pong-v1"
+
+
+def test_dream_env_considers_every_version(shelves: dict[str, Path]) -> None:
+    put(shelves["bundled"], "STEPVQ-Pong-v0", psnr=20.0)
+    best = put(shelves["user"], "STEPVQ-Pong-v1", psnr=25.0)
+    assert library.locate("DreamEnv-Pong-v0") == best
