@@ -1,0 +1,170 @@
+"""Collect, fit, learn in the dream, collect again: each round's policy finds what the next round's dream must know.
+
+    python training/rounds.py stepvq --env MinAtar/Breakout-v1 --rounds 5 --steps 20000
+
+The first round plays at random (Pong's with a scripted tracker), the others with PPO that learned in the last dream,
+mixed with random moves. The tokenizer is fitted in the first round and then stays; the dynamics go on from round to
+round. What is done is not done again: a command that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+from collect import choose_source, collect_into, world_name
+from fit_world_model import BY_SPELLING, Bookkeeping, Recipe, fit_dream
+from ppo import PPOConfig, learn
+from presets import model_config
+
+import dreamenvs
+from dreamenvs.checkpoint import Checkpoint
+from dreamenvs.data.collect import EpsilonPolicy
+from dreamenvs.data.replay import Replay
+from dreamenvs.envs.library import new_name, user_directory
+from dreamenvs.envs.source import make_source
+from dreamenvs.envs.watching import WatchingPolicy
+from dreamenvs.evaluation.transfer import Transfer, transfer
+from dreamenvs.types import SourceEnv
+
+
+@dataclass(frozen=True)
+class Args:
+    """Collect, fit, learn in the dream, and collect again."""
+
+    family: Annotated[str, tyro.conf.Positional] = "stepvq"
+    """Which family: stepvq, stepvqt, cb or cbt."""
+    env: str = "MinAtar/Breakout-v1"
+    """The real environment."""
+    rounds: int = 5
+    """How often."""
+    steps: int = 20_000
+    """Real steps of a round."""
+    tokenizer_updates: int = 1500
+    """Of the first round."""
+    dynamics_updates: int = 1500
+    """Of every round."""
+    last_updates: int | None = None
+    """Of the dynamics in the last round; by default as in the others."""
+    ppo_steps: int = 300_000
+    """Imagined steps of a round's policy."""
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """How it learns."""
+    epsilons: tuple[float, ...] = (0.0, 0.02, 0.1, 0.25)
+    """Shares of random moves in its real episodes, one of which is drawn for each."""
+    num_envs: int = 16
+    """Real episodes that are played side by side."""
+    contexts: int = 128
+    context_length: int = 1
+    life_loss: bool = False
+    """Atari: a lost life ends the episode."""
+    preset: str = "small"
+    episodes: int = 20
+    """Real episodes in which each policy is measured; 0 for none."""
+    name: str | None = None
+    """The run is kept in runs/<name>."""
+    out: Path | None = None
+    """The last dream's directory; by default in the user's data directory, where gym.make finds it."""
+    seed: int = 0
+    threads: int = 1
+
+
+def main(args: Args) -> None:
+    torch.set_num_threads(args.threads)
+    family, world = BY_SPELLING[args.family], world_name(args.env)
+    run = Path("runs") / (args.name or f"{family}-{world}-rounds")
+    out = args.out or user_directory() / new_name(family, world)
+    source = choose_source(args.env, life_loss=args.life_loss)
+    for number in range(args.rounds):
+        last = number == args.rounds - 1
+        print(f"\nround {number + 1} of {args.rounds}")
+        replay = collect_round(args, run, source, number)
+        fit_round(args, family, replay, run, number, out if last else dream_of(run, number))
+    report(args, out)
+    print(f"saved {out}\ngymnasium.make({dreamenvs.register(out)!r}) dreams it")
+
+
+def dream_of(run: Path, number: int) -> Path:
+    """Where the dream of a round is kept."""
+    return run / f"round{number}" / "dream"
+
+
+def collect_round(args: Args, run: Path, source: SourceEnv, number: int) -> Replay:
+    """The replay with the episodes of this round, played by the policy of the round before."""
+    directory, seed = run / "data", args.seed + 1000 * number
+    if (directory / "index.json").exists() and len((replay := Replay.open(directory)).notes) > number:
+        return replay
+    if number == 0:
+        policy: Any = "tracker" if args.env.startswith("ALE/Pong-") else "random"
+    else:
+        policy = explorer(args, dream_of(run, number - 1), source, seed)
+    return collect_into(
+        directory, source, policy, args.steps, seed=seed, num_envs=args.num_envs, notes={"round": number}
+    )
+
+
+def explorer(args: Args, dream: Path, source: SourceEnv, seed: int) -> EpsilonPolicy:
+    """PPO that learned in a dream, on real frames and with random moves."""
+    checkpoint = dreamenvs.load(dream)
+    policy = learn(checkpoint, args.ppo_steps, seed, args.ppo)
+    if args.episodes:
+        print(measure_transfer(args, policy, checkpoint, seed).table())
+    env = make_source(source)
+    watching = WatchingPolicy(policy, checkpoint.model, "latent")
+    return EpsilonPolicy(watching, env.action_space, args.epsilons, seed)
+
+
+def measure_transfer(args: Args, policy: Any, checkpoint: Checkpoint, seed: int) -> Transfer:
+    """What a policy earns in the dream, as it learned there, and for real."""
+    return transfer(
+        policy,
+        checkpoint,
+        obs_type="latent",
+        episodes=args.episodes,
+        seed=seed,
+        horizon=args.ppo.horizon,
+        temperature=args.ppo.temperature,
+    )
+
+
+def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, out: Path) -> None:
+    """Fit this round's dream, from the weights of the round before."""
+    config = model_config(family, args.preset)
+    turns = config.optimization
+    updates = args.last_updates if number == args.rounds - 1 and args.last_updates else args.dynamics_updates
+    turns = replace(
+        turns,
+        tokenizer=replace(turns.tokenizer, updates=args.tokenizer_updates if number == 0 else 0),
+        dynamics=replace(turns.dynamics, updates=updates),
+    )
+    directory = run / f"round{number}"
+    if (directory / "done").exists():
+        return
+    recipe = Recipe(
+        family=family,
+        config=replace(config, optimization=turns),
+        seed=args.seed + number,
+        init=str(run / f"round{number - 1}") if number else None,
+    )
+    arguments = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(args).items()}
+    command = shlex.join(["python", "training/rounds.py", *sys.argv[1:]])
+    book = Bookkeeping(arguments=arguments, command=command, contexts=args.contexts, context_length=args.context_length)
+    fit_dream(recipe, replay, directory, out, book)
+    (directory / "done").touch()
+
+
+def report(args: Args, dream: Path) -> None:
+    """What a policy that learned in the last dream earns for real."""
+    if args.episodes:
+        checkpoint = dreamenvs.load(dream)
+        policy = learn(checkpoint, args.ppo_steps, args.seed, args.ppo)
+        print(measure_transfer(args, policy, checkpoint, args.seed).table())
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
