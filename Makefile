@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make dream   train an agent inside a bundled dream (examples/train_in_a_dream.py)"
+	@echo "make dream   train an agent inside a bundled dream, then play the real game (examples/train_in_a_dream.py)"
 	@echo "make test    every check: ruff, mypy, import-linter, pytest"
 	@echo "make format  put the code into its format"
 	@echo "make clean   remove the virtual environment, caches and build products"
@@ -37,9 +37,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.for-dream: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e ".[sb3]"
+	$(INSTALL) -e ".[sb3,minatar,train]"
 	@touch $@
 
 $(VENV)/.for-test: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e ".[test,train,sb3,atari,minatar]"
+	$(INSTALL) -e ".[test,train,sb3,atari,minatar,minari]"
 	@touch $@

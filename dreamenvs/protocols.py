@@ -180,6 +180,9 @@ class FramePrior(Protocol):
         """Tokens (B, K) from hidden (B, D), and (B,) whether every logit behind them was finite."""
         ...
 
-    def loss(self, hidden: Tensor, target: Posterior, valid: Tensor) -> LossTerms:
-        """How badly hidden (N, D) predicts the target frames (N), over the valid (N,) ones."""
+    def loss(self, hidden: Tensor, target: Posterior, valid: Tensor, previous: Tensor) -> LossTerms:
+        """How badly hidden (N, D) predicts the target frames (N), over the valid (N,) ones.
+
+        `previous` are the tokens (N, K) of the frames before, for estimates that look closer at what changes.
+        """
         ...

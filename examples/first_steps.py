@@ -1,4 +1,4 @@
-"""A dream with plain Gymnasium: one environment, then 64 of them with one forward pass a step."""
+"""A dream with plain Gymnasium: one environment and a picture of it, then 64 of them with one forward pass a step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 
 import dreamenvs  # registers the ids
+from dreamenvs.evaluation.pictures import mosaic, write_png
 
 ID = "dreamenvs/STEPVQ-Pong-v0"
 
@@ -14,9 +15,12 @@ def main() -> None:
     env = gym.make(ID, render_mode="rgb_array")
     observation, _ = env.reset(seed=0)
     print("one dream shows", observation.shape, observation.dtype, "and takes", env.action_space)
+    frames = [env.render()]
     for _ in range(10):
         observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+        frames.append(env.render())
     print("after ten steps: reward", round(float(reward), 3), "terminated", terminated, "truncated", truncated)
+    print("what it looked like:", write_png("first_steps.png", mosaic([np.stack(frames)])))
 
     envs = gym.make_vec(ID, num_envs=64, obs_type="latent", horizon=50)
     envs.action_space.seed(0)

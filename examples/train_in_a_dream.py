@@ -1,89 +1,97 @@
-"""Train PPO inside a dream of Pong: no simulator and no ROM, only a learned world.
+"""PPO learns in a dream of MinAtar Breakout, then plays the real game: pip install "dreamenvs[sb3,minatar,train]".
 
-python examples/train_in_a_dream.py
-python examples/train_in_a_dream.py --steps 100000 --id dreamenvs/STEPVQ-Pong-v0
+No real step is taken while it learns. Afterwards the world model watches the real frames and gives the policy the same
+features as in the dream. `make dream` runs this; it leaves dream.png and dream.gif behind.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-import time
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecMonitor
+from tqdm import tqdm
 
+import dreamenvs
+from dreamenvs.data.collect import collect
 from dreamenvs.envs.sb3 import DreamVecEnv
-from dreamenvs.envs.vector import DreamVectorEnv
-from dreamenvs.evaluation.pictures import mosaic, write_png
+from dreamenvs.envs.watching import WatchingPolicy
+from dreamenvs.evaluation.open_loop import imagine_beside
+from dreamenvs.evaluation.pictures import side_by_side, write_gif
+from dreamenvs.evaluation.transfer import Transfer, transfer
+
+DREAM: dict[str, Any] = {"obs_type": "latent", "horizon": 200}  # short dreams, for errors add up
 
 
 class Progress(BaseCallback):
-    """One line that is kept up to date: steps, speed, time left."""
+    """A progress bar with the time that is left, and the learning curve."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, steps: int) -> None:
         super().__init__()
-        self.total, self.begin, self.shown = total, time.monotonic(), 0.0
+        self.bar = tqdm(total=steps, desc="PPO in the dream", unit="step", mininterval=0.5)
+        self.curve: list[tuple[int, float]] = []
 
     def _on_step(self) -> bool:
-        now = time.monotonic()
-        if now - self.shown > 0.5:
-            self.shown = now
-            rate = self.num_timesteps / max(now - self.begin, 1e-9)
-            left = max(self.total - self.num_timesteps, 0) / rate
-            line = f"{self.num_timesteps:,} of {self.total:,} imagined steps, {rate:,.0f} a second, {left:.0f} s left"
-            print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
+        self.bar.update(min(self.training_env.num_envs, self.bar.total - self.bar.n))
         return True
 
-
-def dream_return(env_id: str, policy: PPO | None, rows: int, horizon: int) -> float:
-    """The mean return of imagined episodes; without a policy, of random actions."""
-    env = DreamVecEnv(env_id, num_envs=rows, obs_type="latent", horizon=horizon)
-    env.seed(1_000)
-    env.action_space.seed(1_000)
-    observations, totals, running = env.reset(), np.zeros(rows), np.ones(rows, dtype=bool)
-    for _ in range(horizon):
-        random_actions = np.array([env.action_space.sample() for _ in range(rows)])
-        actions = random_actions if policy is None else policy.predict(observations)[0]
-        observations, rewards, dones, _ = env.step(actions)
-        totals += rewards * running
-        running &= ~dones
-    return float(totals.mean())
+    def _on_rollout_end(self) -> None:
+        returns = [episode["r"] for episode in self.model.ep_info_buffer or ()]
+        self.curve.append((self.num_timesteps, float(np.mean(returns)) if returns else np.nan))
+        self.bar.set_postfix(dream_return=f"{self.curve[-1][1]:.2f}", refresh=False)
 
 
-def picture(env_id: str, policy: PPO, path: str) -> None:
-    """Every eighth frame of four imagined episodes, one a line."""
-    envs = DreamVectorEnv(4, checkpoint=env_id, obs_type="latent", render_mode="rgb_array")
-    observations, _ = envs.reset(seed=0)
-    lines: list[list[np.ndarray]] = [[] for _ in range(4)]
-    for step in range(80):
-        if step % 8 == 0:
-            for line, frame in zip(lines, envs.render() or (), strict=True):
-                line.append(frame)
-        observations, *_ = envs.step(policy.predict(observations)[0])
-    print("a picture of what the policy dreams:", write_png(path, mosaic([np.stack(line) for line in lines])))
+def film(policy: PPO, dream: Any, steps: int) -> None:
+    """A real game of the policy, and the dream from the same first frame under the same actions."""
+    episode = next(collect(dreamenvs.make_real(dream), WatchingPolicy(policy, dream.model), steps, seed=1))
+    frames = side_by_side(*imagine_beside(dream.model, episode, context=1, horizon=steps))
+    print("reality on the left, the dream on the right:", write_gif("dream.gif", frames, fps=10))
+
+
+def plot(curve: list[tuple[int, float]], scores: dict[str, Transfer]) -> None:
+    """The learning curve, and the returns with their intervals."""
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.plot(*np.array(curve).T)
+    left.set(title="learning in the dream", xlabel="imagined steps", ylabel="return of imagined episodes")
+    for place, (name, result) in enumerate(scores.items()):
+        means, low, high = np.array([result.dream.episode_return, result.real.episode_return]).T
+        spread = np.nan_to_num([means - low, high - means])
+        right.bar(np.arange(2) + 0.4 * place, means, 0.4, yerr=spread, capsize=4, label=name)
+        right.legend(title="policy")
+    right.set(title="mean return", xticks=[0.2, 1.2], xticklabels=["dream", "real game"])
+    figure.savefig("dream.png", dpi=120)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--id", default="dreamenvs/STEPVQ-Pong-v0", help="which dream")
-    parser.add_argument("--steps", type=int, default=100_000, help="imagined steps to learn from")
-    parser.add_argument("--rows", type=int, default=32, help="dreams side by side")
-    parser.add_argument("--horizon", type=int, default=128, help="imagined steps in an episode")
-    parser.add_argument("--picture", default="dream.png", help="where to put the picture")
+    parser.add_argument("--id", default="dreamenvs/STEPVQ-MinAtarBreakout-v0", help="which dream")
+    parser.add_argument("--steps", type=int, default=300_000, help="imagined steps to learn from")
+    parser.add_argument("--episodes", type=int, default=100, help="episodes to measure a policy with")
+    parser.add_argument("--limit", type=int, default=5_000, help="real steps after which an episode is cut")
     args = parser.parse_args()
 
-    env = VecMonitor(DreamVecEnv(args.id, num_envs=args.rows, obs_type="latent", horizon=args.horizon))
-    model = PPO("MlpPolicy", env, n_steps=128, batch_size=512, n_epochs=4, gamma=0.98, ent_coef=0.01, seed=0)
-    before = dream_return(args.id, None, args.rows, args.horizon)
-    model.learn(args.steps, callback=Progress(args.steps))
-    print(file=sys.stderr)
-    after = dream_return(args.id, model, args.rows, args.horizon)
-    episodes = f"{args.rows} imagined episodes of {args.horizon} steps"
-    print(f"mean return of {episodes}: random {before:.2f}, trained {after:.2f}")
-    picture(args.id, model, args.picture)
+    dream = dreamenvs.load(args.id)
+    env, net = VecMonitor(DreamVecEnv(dream, num_envs=64, **DREAM)), {"net_arch": [128, 128]}
+    recipe: dict[str, Any] = {"n_steps": 64, "batch_size": 1024, "n_epochs": 4, "gamma": 0.98, "ent_coef": 0.01}
+    policy = PPO("MlpPolicy", env, lambda left: 1e-3 * left, policy_kwargs=net, seed=0, device="cpu", **recipe)
+    policy.learn(args.steps, callback=(progress := Progress(args.steps)))
+    progress.bar.close()
+
+    scores = {}
+    try:
+        for name, player in (("random", "random"), ("dream-trained", policy)):
+            scores[name] = transfer(player, dream, episodes=args.episodes, max_episode_steps=args.limit, **DREAM)
+            print(f"\nthe {name} policy\n{scores[name].table()}")
+        film(policy, dream, steps=200)
+    except ImportError as error:
+        print(f"without the real game, what the policy is worth there stays open: {error}")
+    plot(progress.curve, scores)
+    print("how it learned and what it earns: dream.png")
 
 
 if __name__ == "__main__":

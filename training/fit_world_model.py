@@ -116,7 +116,7 @@ class Bookkeeping:
 
     arguments: Mapping[str, Any]
     """What the run was asked for, kept with it."""
-    command: str
+    commands: tuple[str, ...]
     """For the card."""
     contexts: int = 24
     context_length: int = 4
@@ -141,7 +141,7 @@ def main(args: Args) -> None:
         out,
         Bookkeeping(
             arguments={key: str(value) if isinstance(value, Path) else value for key, value in asdict(args).items()},
-            command=shlex.join(["python", "training/fit_world_model.py", *sys.argv[1:]]),
+            commands=(shlex.join(["python", "training/fit_world_model.py", *sys.argv[1:]]),),
             contexts=args.contexts,
             context_length=args.context_length,
             save_minutes=args.save_minutes,
@@ -296,7 +296,7 @@ def make_card(
         | {f"{stage.name}_updates": stage.updates for stage in fit.stages},
         "fidelity": fidelity,
         "versions": {"dreamenvs": dreamenvs.__version__, "torch": torch.__version__.split("+")[0]},
-        "commands": [book.command],
+        "commands": list(book.commands),
     }
 
 

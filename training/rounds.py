@@ -4,7 +4,8 @@
 
 The first round plays at random (Pong's with a scripted tracker), the others with PPO that learned in the last dream,
 mixed with random moves. The tokenizer is fitted in the first round and then stays; the dynamics go on from round to
-round. What is done is not done again: a command that was stopped goes on where it was.
+round. What is done is not done again: a command that was stopped goes on where it was, and one with more rounds or
+other numbers adds to what is there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from ppo import PPOConfig, learn
 from presets import model_config
 
 import dreamenvs
-from dreamenvs.checkpoint import Checkpoint
+from dreamenvs.artifact import read_artifact, write_artifact
+from dreamenvs.checkpoint import LIMITS, Checkpoint
 from dreamenvs.data.collect import EpsilonPolicy
 from dreamenvs.data.replay import Replay
 from dreamenvs.envs.library import new_name, user_directory
@@ -51,6 +53,8 @@ class Args:
     """Of every round."""
     last_updates: int | None = None
     """Of the dynamics in the last round; by default as in the others."""
+    length: int = 32
+    """Steps of the segments that the dynamics learn from, 32 in a batch."""
     ppo_steps: int = 300_000
     """Imagined steps of a round's policy."""
     ppo: PPOConfig = field(default_factory=PPOConfig)
@@ -80,13 +84,25 @@ def main(args: Args) -> None:
     run = Path("runs") / (args.name or f"{family}-{world}-rounds")
     out = args.out or user_directory() / new_name(family, world)
     source = choose_source(args.env, life_loss=args.life_loss)
+    commands = remember_command(run)
     for number in range(args.rounds):
-        last = number == args.rounds - 1
         print(f"\nround {number + 1} of {args.rounds}")
         replay = collect_round(args, run, source, number)
-        fit_round(args, family, replay, run, number, out if last else dream_of(run, number))
+        fit_round(args, family, replay, run, number, commands)
+    write_artifact(out, read_artifact(dream_of(run, args.rounds - 1), LIMITS))
     report(args, out)
     print(f"saved {out}\ngymnasium.make({dreamenvs.register(out)!r}) dreams it")
+
+
+def remember_command(run: Path) -> tuple[str, ...]:
+    """All commands that the run was made with, this one included, for the cards."""
+    run.mkdir(parents=True, exist_ok=True)
+    file = run / "commands.txt"
+    command = shlex.join(["python", "training/rounds.py", *sys.argv[1:]])
+    before = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    commands = before if command in before else [*before, command]
+    file.write_text("".join(line + "\n" for line in commands), encoding="utf-8")
+    return tuple(commands)
 
 
 def dream_of(run: Path, number: int) -> Path:
@@ -132,7 +148,7 @@ def measure_transfer(args: Args, policy: Any, checkpoint: Checkpoint, seed: int)
     )
 
 
-def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, out: Path) -> None:
+def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, commands: tuple[str, ...]) -> None:
     """Fit this round's dream, from the weights of the round before."""
     config = model_config(family, args.preset)
     turns = config.optimization
@@ -140,7 +156,7 @@ def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, o
     turns = replace(
         turns,
         tokenizer=replace(turns.tokenizer, updates=args.tokenizer_updates if number == 0 else 0),
-        dynamics=replace(turns.dynamics, updates=updates),
+        dynamics=replace(turns.dynamics, updates=updates, length=args.length),
     )
     directory = run / f"round{number}"
     if (directory / "done").exists():
@@ -152,9 +168,10 @@ def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, o
         init=str(run / f"round{number - 1}") if number else None,
     )
     arguments = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(args).items()}
-    command = shlex.join(["python", "training/rounds.py", *sys.argv[1:]])
-    book = Bookkeeping(arguments=arguments, command=command, contexts=args.contexts, context_length=args.context_length)
-    fit_dream(recipe, replay, directory, out, book)
+    book = Bookkeeping(
+        arguments=arguments, commands=commands, contexts=args.contexts, context_length=args.context_length
+    )
+    fit_dream(recipe, replay, directory, dream_of(run, number), book)
     (directory / "done").touch()
 
 

@@ -213,8 +213,9 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         inputs = self.mixer(posterior.latent, self.encode_actions(segment.actions.flatten(0, 1)))
         hidden = self.sequence(rearrange(inputs, "(b t) d -> b t d", b=rows))
         following: Any = [rearrange(part, "(b t) ... -> b t ...", b=rows)[:, 1:].flatten(0, 1) for part in posterior]
+        previous = rearrange(posterior.tokens, "(b t) k -> b t k", b=rows)[:, :-1].flatten(0, 1)
         pairs = (segment.valid[:, :-1] & segment.valid[:, 1:]).flatten()
-        prior = self.prior.loss(hidden[:, :-1].flatten(0, 1), Posterior(*following), pairs)
+        prior = self.prior.loss(hidden[:, :-1].flatten(0, 1), Posterior(*following), pairs, previous)
         flat, valid = hidden.flatten(0, 1), segment.valid.flatten()
         reward = self.reward.loss(flat, segment.rewards.flatten(), valid)
         termination = self.termination.loss(flat, segment.terminated.flatten(), valid)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -22,6 +21,14 @@ class CrossEntropyObjective:
     """Equation 6: the log-likelihood of the posterior's tokens. It trains the prior alone."""
 
     weight: float = 1.0
+    sampled: int = 0
+    """Tokens per frame whose likelihood an update computes, 0 for all. Half of the places go to tokens that change, as
+    far as there are as many, the others to a random choice of the rest, weighted so that the expectation is the whole
+    sum. Most of a frame stays as it was, and computing all of its logits is most of the work where frames are large."""
+
+    def __post_init__(self) -> None:
+        if self.sampled < 0 or self.sampled % 2:
+            raise ValueError(f"sampled is an even number of tokens, or 0 for all, not {self.sampled}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,30 +78,57 @@ class FactorizedPrior(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits (N, K, V) of hidden (N, D); log-probabilities where there is unimix."""
-        logits: Tensor = self.project(self.norm(hidden)).contiguous()
-        if rank := self.config.rank:
-            products = logits.view(-1, rank) @ self.codes.t()
-            logits = products.view(len(hidden), -1, self.vocabulary) + self.bias
-        else:
-            logits = rearrange(logits, "n (k v) -> n k v", v=self.vocabulary)
-        return unimix(logits, self.config.unimix) if self.config.unimix else logits
+        outputs: Tensor = self.project(self.norm(hidden)).contiguous()
+        return self._to_logits(outputs.view(len(hidden), -1, self.config.rank or self.vocabulary))
 
     def sample(self, hidden: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
         logits = self.logits(hidden)
         # NaN and infinity survive a sum, which is one pass where isfinite and all would be two.
         return noise.categorical(logits), logits.sum((1, 2)).isfinite()
 
-    def loss(self, hidden: Tensor, target: Posterior, valid: Tensor) -> LossTerms:
+    def loss(self, hidden: Tensor, target: Posterior, valid: Tensor, previous: Tensor) -> LossTerms:
         objective = self.config.objective
-        logits = self.logits(hidden)
-        if isinstance(objective, CrossEntropyObjective):
-            return _cross_entropy(objective, logits, target.tokens, valid)
-        return _divergences(objective, logits, target.logits, valid)
+        if not isinstance(objective, CrossEntropyObjective):
+            return _divergences(objective, self.logits(hidden), target.logits, valid)
+        tokens = target.tokens
+        if not 0 < objective.sampled < tokens.shape[1]:
+            return _cross_entropy(objective, self.logits(hidden), tokens, valid)
+        chosen, weights = _choose_tokens(tokens != previous, objective.sampled)
+        outputs: Tensor = self.project(self.norm(hidden))
+        outputs = outputs.view(*tokens.shape, -1).take_along_dim(chosen[..., None], 1)
+        logits = self._to_logits(outputs, chosen)
+        return _cross_entropy(objective, logits, tokens.take_along_dim(chosen, 1), valid, weights)
+
+    def _to_logits(self, outputs: Tensor, chosen: Tensor | None = None) -> Tensor:
+        """Logits (N, S, V) of what the linear layer gave for all tokens, or for the `chosen` (N, S) ones."""
+        logits = outputs
+        if self.config.rank:
+            products = outputs.reshape(-1, self.config.rank) @ self.codes.t()
+            logits = products.view(*outputs.shape[:2], -1) + (self.bias if chosen is None else self.bias[chosen])
+        return unimix(logits, self.config.unimix) if self.config.unimix else logits
 
 
-def _cross_entropy(objective: CrossEntropyObjective, logits: Tensor, tokens: Tensor, valid: Tensor) -> LossTerms:
+def _choose_tokens(changed: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Tokens (N, count) of every frame, and weights (N, count) with which they stand for all of `changed` (N, K)."""
+    draws = torch.rand(changed.shape, device=changed.device)
+    half = count // 2
+    first = (draws + changed.to(draws.dtype)).topk(half, sorted=False).indices  # what changes, then what does not
+    second = (draws - changed.to(draws.dtype)).topk(half, sorted=False, largest=True).indices
+    chosen = torch.cat([first, second], 1)
+    moved = changed.take_along_dim(chosen, 1)
+    present = changed.sum(1, keepdim=True)
+    taken = moved.sum(1, keepdim=True)
+    weights = torch.where(
+        moved, present / taken.clamp(min=1), (changed.shape[1] - present) / (count - taken).clamp(min=1)
+    )
+    return chosen, weights
+
+
+def _cross_entropy(
+    objective: CrossEntropyObjective, logits: Tensor, tokens: Tensor, valid: Tensor, weights: Tensor | None = None
+) -> LossTerms:
     per_token = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(tokens)
-    dynamics = masked_mean(per_token.sum(-1), valid)
+    dynamics = masked_mean((per_token if weights is None else per_token * weights).sum(-1), valid)
     return LossTerms(objective.weight * dynamics, {"dynamics": dynamics.detach()})
 
 

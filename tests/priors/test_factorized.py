@@ -47,7 +47,7 @@ def naive_divergence(p_logits: Tensor, q_logits: Tensor, valid: Tensor) -> float
 
 def test_cross_entropy_is_equation_6() -> None:
     prior, posterior, valid = build(CrossEntropyObjective()), target(4), torch.tensor([True, False, True, True])
-    terms = prior.loss(hidden(4), posterior, valid)
+    terms = prior.loss(hidden(4), posterior, valid, posterior.tokens)
     log_p = prior.logits(hidden(4)).log_softmax(-1)
     totals = [sum(-log_p[n, k, posterior.tokens[n, k]].item() for k in range(TOKENS)) for n in (0, 2, 3)]
     assert terms.total.item() == pytest.approx(sum(totals) / 3)
@@ -59,7 +59,7 @@ def test_cross_entropy_is_equation_6() -> None:
 def test_kl_is_equation_14(direction: Literal["prior_posterior", "posterior_prior"]) -> None:
     prior = build(KLObjective(representation=0.1, dynamics=0.7, direction=direction))
     posterior, valid = target(4), torch.tensor([True, True, False, True])
-    terms = prior.loss(hidden(4), posterior, valid)
+    terms = prior.loss(hidden(4), posterior, valid, posterior.tokens)
     pair = (prior.logits(hidden(4)), posterior.logits)
     divergence = naive_divergence(*(pair if direction == "prior_posterior" else pair[::-1]), valid)
     assert divergence > 1
@@ -71,7 +71,7 @@ def test_kl_is_equation_14(direction: Literal["prior_posterior", "posterior_prio
 def test_each_weight_moves_its_own_side() -> None:
     for representation, dynamics in ((1.0, 0.0), (0.0, 1.0)):
         prior, posterior = build(KLObjective(representation=representation, dynamics=dynamics)), target(4)
-        prior.loss(hidden(4), posterior, torch.ones(4, dtype=torch.bool)).total.backward()
+        prior.loss(hidden(4), posterior, torch.ones(4, dtype=torch.bool), posterior.tokens).total.backward()
         assert prior.project.weight.grad is not None
         assert posterior.logits.grad is not None
         assert bool(prior.project.weight.grad.any()) == bool(dynamics)
@@ -80,10 +80,10 @@ def test_each_weight_moves_its_own_side() -> None:
 
 def test_free_bits_count_after_the_sum_over_tokens_and_the_mean_over_frames() -> None:
     posterior, valid = target(4), torch.ones(4, dtype=torch.bool)
-    divergence = build().loss(hidden(4), posterior, valid).parts["dynamics"].item()
+    divergence = build().loss(hidden(4), posterior, valid, posterior.tokens).parts["dynamics"].item()
     for bits, expected in ((0.9 * divergence, divergence), (1.1 * divergence, 1.1 * divergence)):
         prior = build(KLObjective(free_bits=bits))
-        total = prior.loss(hidden(4), posterior, valid).total
+        total = prior.loss(hidden(4), posterior, valid, posterior.tokens).total
         assert total.item() == pytest.approx(1.1 * expected)
         total.backward()
         assert prior.project.weight.grad is not None
@@ -94,7 +94,7 @@ def test_free_bits_count_after_the_sum_over_tokens_and_the_mean_over_frames() ->
 def test_padding_teaches_nothing(objective: KLObjective | CrossEntropyObjective) -> None:
     prior, posterior, valid = build(objective), target(3), torch.tensor([True, False, True])
     inputs = hidden(3).requires_grad_()
-    prior.loss(inputs, posterior, valid).total.backward()
+    prior.loss(inputs, posterior, valid, posterior.tokens).total.backward()
     assert inputs.grad is not None
     assert inputs.grad.any(1).tolist() == [True, False, True]
 
@@ -112,9 +112,8 @@ def test_only_the_elbo_direction_learns_a_calibrated_prior() -> None:
         optimizer = torch.optim.Adam(prior.parameters(), 0.05)
         for _ in range(150):
             optimizer.zero_grad()
-            prior.loss(
-                torch.ones(2, WIDTH, dtype=torch.float64), posterior, torch.ones(2, dtype=torch.bool)
-            ).total.backward()
+            inputs, valid = torch.ones(2, WIDTH, dtype=torch.float64), torch.ones(2, dtype=torch.bool)
+            prior.loss(inputs, posterior, valid, posterior.tokens).total.backward()
             optimizer.step()
         found = prior.logits(torch.ones(1, WIDTH, dtype=torch.float64)).softmax(-1)[0, 0]
         errors[direction] = (found - average).abs().max().item()
@@ -183,3 +182,36 @@ def test_logits_of_a_rank_are_products_with_the_codes_vectors() -> None:
 def test_a_rank_below_zero_is_named() -> None:
     with pytest.raises(ValueError, match="-1"):
         FactorizedConfig(rank=-1)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_sampled_tokens_estimate_the_whole_sum(rank: int) -> None:
+    """Averaged over many draws, value and gradient are those of all tokens; the changed ones are seen every time."""
+    torch.manual_seed(0)
+    tokens, rows = 40, 5
+    sampled = FactorizedConfig(objective=CrossEntropyObjective(sampled=8), rank=rank)
+    prior = FactorizedPrior(sampled, WIDTH, tokens, VOCABULARY).double()
+    whole = FactorizedPrior(FactorizedConfig(objective=CrossEntropyObjective(), rank=rank), WIDTH, tokens, VOCABULARY)
+    whole = whole.double()
+    whole.load_state_dict(prior.state_dict())
+    following = torch.randint(VOCABULARY, (rows, tokens))
+    previous = following.clone()
+    for row, changes in enumerate((0, 1, 4, 9, 39)):
+        previous[row, :changes] = (previous[row, :changes] + 1) % VOCABULARY
+    target = Posterior(following, torch.zeros(rows, 0), torch.zeros(rows, 0), torch.zeros(rows))
+    inputs = hidden(rows).repeat(4000, 1)
+    many = Posterior(following.repeat(4000, 1), target.logits, target.latent, target.commitment)
+    estimate = prior.loss(inputs, many, torch.ones(4000 * rows, dtype=torch.bool), previous.repeat(4000, 1))
+    exact = whole.loss(hidden(rows), target, torch.ones(rows, dtype=torch.bool), previous)
+    estimate.total.backward()
+    exact.total.backward()
+    assert estimate.total.item() == pytest.approx(exact.total.item(), rel=0.01)
+    found, wanted = prior.project.weight.grad, whole.project.weight.grad
+    assert found is not None
+    assert wanted is not None
+    assert torch.linalg.vector_norm(found - wanted) < 0.05 * torch.linalg.vector_norm(wanted)
+
+
+def test_an_odd_number_of_sampled_tokens_is_named() -> None:
+    with pytest.raises(ValueError, match="7"):
+        CrossEntropyObjective(sampled=7)
