@@ -52,19 +52,39 @@ class Noise(NamedTuple):
         """(B,) int64 in [0, below)."""
         return ((self.bits(1, draw)[:, 0] >> 33) & (2**31 - 1)) * below >> 31
 
-    def categorical(self, logits: Tensor, draw: int = 0) -> Tensor:
-        """Sample (B, K) classes from logits (B, K, V) by inverse CDF."""
+    def categorical(self, logits: Tensor, draw: int = 0, *, coupled: bool = False) -> Tensor:
+        """Sample (B, K) classes from logits (B, K, V) by inverse CDF; `coupled`, with one number for all K of a row.
+
+        Coupled, every class keeps its probability, but a row's unlikely classes come together: a number below a
+        variable's largest probability gives its likeliest class, one above it another.
+        """
         if self.temperature == 0:
             return logits.argmax(-1)
         if self.temperature != 1:
             logits = logits / self.temperature
-        cumulative = logits.float().softmax(-1).cumsum(-1)
-        # Scaling by the last entry rather than assuming 1 keeps the last class from taking float rounding's share.
-        thresholds = self.uniform(logits.shape[1], draw)[..., None] * cumulative[..., -1:]
-        return (cumulative <= thresholds).sum(-1).clamp_(max=logits.shape[-1] - 1)
+        probabilities = logits.float().softmax(-1)
+        if coupled:
+            return _inverse_coupled(probabilities, self.uniform(1, draw))
+        return _inverse(probabilities, self.uniform(logits.shape[1], draw))
 
     def bernoulli(self, logits: Tensor, draw: int = 0) -> Tensor:
         """Sample (B,) booleans from log-odds (B,)."""
         if self.temperature == 0:
             return logits > 0
         return self.uniform(1, draw)[:, 0] < torch.sigmoid(logits.float() / self.temperature)
+
+
+def _inverse(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """Classes (B, K) of probabilities (B, K, V) in any scale, at the points (B, K) of their cumulative sums."""
+    cumulative = probabilities.cumsum(-1)
+    # Scaling by the last entry rather than assuming 1 keeps the last class from taking float rounding's share.
+    thresholds = uniform[..., None] * cumulative[..., -1:]
+    return (cumulative <= thresholds).sum(-1).clamp_(max=probabilities.shape[-1] - 1)
+
+
+def _inverse_coupled(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """Classes (B, K) at one point (B, 1) for all, with the likeliest class of each first in its order."""
+    largest, likeliest = probabilities.max(-1)
+    others = probabilities.scatter(-1, likeliest[..., None], 0.0)
+    beyond = (uniform - largest) / (1 - largest).clamp(min=1e-12)
+    return torch.where(uniform < largest, likeliest, _inverse(others, beyond.clamp(0, 1 - 2**-24)))

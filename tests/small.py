@@ -34,7 +34,9 @@ LOCAL = VQConfig(
 
 CONFIGS: dict[str, Any] = {
     "STEPVQ": StepVQConfig(tokenizer=VQ, sequence=MAMBA2, head=HEAD),
-    "STEPVQT": StepVQConfig(tokenizer=LOCAL, sequence=TRANSFORMER, head=HEAD, prior=FactorizedConfig(rank=3)),
+    "STEPVQT": StepVQConfig(
+        tokenizer=LOCAL, sequence=TRANSFORMER, head=HEAD, prior=FactorizedConfig(rank=3, coupled=True)
+    ),
     "CB": StepVQConfig(tokenizer=CATEGORICAL, sequence=MAMBA2, head=HEAD, prior=UNIMIX),
     "CBT": StepVQConfig(tokenizer=CATEGORICAL, sequence=TRANSFORMER, head=HEAD, prior=UNIMIX),
 }

@@ -20,9 +20,17 @@ from torch import Tensor, nn
 
 from dreamenvs.artifact import dump_json, parse_json
 from dreamenvs.card import card_markdown
-from dreamenvs.checkpoint import LIMITS, CheckpointError, load_checkpoint, read_identity, save_checkpoint
+from dreamenvs.checkpoint import (
+    LIMITS,
+    CheckpointError,
+    load_checkpoint,
+    read_identity,
+    save_checkpoint,
+    stored_weights,
+)
 from dreamenvs.models.family import Family
 from dreamenvs.types import ContinuousActions, DiscreteActions, Segment, SourceEnv, WorldSpec
+from tests.small import build_small, random_segment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +146,18 @@ def test_float16_is_half_the_size_and_loads_as_float32(tmp_path: Path) -> None:
         original = model.state_dict()[name]
         assert tensor.dtype == original.dtype
         assert torch.equal(tensor, original.half().to(original.dtype))
+
+
+def test_a_tokenizer_is_never_rounded() -> None:
+    """Close codes would swap places, and the dynamics would see tokens that they never learned from."""
+    model = build_small("STEPVQ")
+    stored = stored_weights(model, "float16")
+    frames = random_segment(rows=4).observations.flatten(0, 1)
+    tokens = model.tokenizer.encode(frames)
+    assert {tensor.dtype for name, tensor in stored.items() if name.startswith("tokenizer.")} == {torch.float32}
+    assert {tensor.dtype for name, tensor in stored.items() if name.startswith("prior.")} == {torch.float16}
+    model.load_state_dict(stored)
+    assert torch.equal(model.tokenizer.encode(frames), tokens)
 
 
 @pytest.mark.parametrize(

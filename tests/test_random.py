@@ -102,3 +102,34 @@ def test_any_python_integer_is_a_seed() -> None:
     assert wrap_seed(2**64 + 5) == 5
     assert wrap_seed(2**63) == -(2**63)
     assert wrap_seed(-1) == -1
+
+
+def test_coupled_classes_keep_their_distributions() -> None:
+    logits = torch.randn(1, 3, 5, generator=torch.Generator().manual_seed(0)) * 2
+    rows = 40_000
+    noise = Noise(torch.arange(rows), torch.zeros(rows, dtype=torch.int64))
+    drawn = noise.categorical(logits.expand(rows, -1, -1), coupled=True)
+    for variable in range(3):
+        shares = torch.bincount(drawn[:, variable], minlength=5) / rows
+        torch.testing.assert_close(shares, logits[0, variable].softmax(-1), atol=0.01, rtol=0)
+
+
+def test_coupled_classes_make_one_event_of_one_chance() -> None:
+    """A thing moves with probability 0.9, from the first place to the second: it is never in both, nor in none."""
+    logits = torch.tensor([[[0.9, 0.1], [0.1, 0.9]]]).log()
+    rows = 5_000
+    noise = Noise(torch.arange(rows), torch.zeros(rows, dtype=torch.int64))
+    there = noise.categorical(logits.expand(rows, -1, -1), coupled=True)
+    assert (there.sum(1) == 1).all()
+    assert 0.88 < there[:, 1].float().mean() < 0.92
+    apart = noise.categorical(logits.expand(rows, -1, -1))
+    assert 0.15 < (apart.sum(1) != 1).float().mean() < 0.21
+
+
+def test_coupled_classes_do_not_depend_on_the_batch() -> None:
+    logits = torch.randn(16, 4, 6, generator=torch.Generator().manual_seed(1))
+    noise = Noise(torch.arange(16), torch.full((16,), 3))
+    alone = [
+        Noise(*(part[i : i + 1] for part in noise[:2])).categorical(logits[i : i + 1], coupled=True) for i in range(16)
+    ]
+    assert torch.equal(noise.categorical(logits, coupled=True), torch.cat(alone))

@@ -33,6 +33,7 @@ from run_directory import RunDirectory
 
 import dreamenvs
 from dreamenvs.artifact import ArtifactError, is_artifact
+from dreamenvs.checkpoint import stored_weights
 from dreamenvs.config import to_json
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.minari import episodes_from_minari, spec_from_minari
@@ -207,7 +208,8 @@ def fit_dream(recipe: Recipe, replay: Replay, directory: Path, out: Path, book: 
         model.load_state_dict(load_weights(recipe.init, model))
     with closing(Monitor(run, fit, held_out, book.picture_minutes)) as monitor:
         work(fit, run, monitor, book.save_minutes)
-    model.eval().half().float()  # as it will be saved, so that the figures are those of the saved dream
+    model.load_state_dict(stored_weights(model, "float16"))  # so that the figures are those of the saved dream
+    model.eval()
     fidelity = measure(model, held_out, np.random.default_rng(recipe.seed))
     print(fidelity.table())
     card = make_card(recipe, replay, (held_out, fitted), fit, fidelity.to_json(), book)

@@ -42,7 +42,7 @@ def model_config(family: str, preset: str) -> Any:
     if isinstance(paper.sequence, TransformerConfig):
         sequence = TransformerConfig(width=256, layers=2, heads=4, feed_forward=512, window=64)
     # With the tokenizer fitted first and then left alone there is no posterior to move: equation 6 is what remains.
-    prior = FactorizedConfig(objective=CrossEntropyObjective(sampled=32), rank=8)
+    prior = FactorizedConfig(objective=CrossEntropyObjective(sampled=32), rank=8, coupled=True)
     return replace(
         paper,
         tokenizer=tokenizer,

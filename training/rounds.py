@@ -55,6 +55,8 @@ class Args:
     """Of the dynamics in the last round; by default as in the others."""
     length: int = 32
     """Steps of the segments that the dynamics learn from, 32 in a batch."""
+    sampled: int = 32
+    """Tokens per frame whose likelihood an update computes; 0 for all of them."""
     ppo_steps: int = 300_000
     """Imagined steps of a round's policy."""
     ppo: PPOConfig = field(default_factory=PPOConfig)
@@ -64,10 +66,11 @@ class Args:
     num_envs: int = 16
     """Real episodes that are played side by side."""
     contexts: int = 128
+    """Start contexts to put into a dream, half of them beginnings of episodes."""
     context_length: int = 1
+    """Frames in each of them: as many as it takes to see what moves."""
     life_loss: bool = False
     """Atari: a lost life ends the episode."""
-    preset: str = "small"
     episodes: int = 20
     """Real episodes in which each policy is measured; 0 for none."""
     name: str | None = None
@@ -150,7 +153,8 @@ def measure_transfer(args: Args, policy: Any, checkpoint: Checkpoint, seed: int)
 
 def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, commands: tuple[str, ...]) -> None:
     """Fit this round's dream, from the weights of the round before."""
-    config = model_config(family, args.preset)
+    config = model_config(family, "small")
+    prior = replace(config.prior, objective=replace(config.prior.objective, sampled=args.sampled))
     turns = config.optimization
     updates = args.last_updates if number == args.rounds - 1 and args.last_updates else args.dynamics_updates
     turns = replace(
@@ -163,7 +167,7 @@ def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, c
         return
     recipe = Recipe(
         family=family,
-        config=replace(config, optimization=turns),
+        config=replace(config, prior=prior, optimization=turns),
         seed=args.seed + number,
         init=str(run / f"round{number - 1}") if number else None,
     )

@@ -57,6 +57,11 @@ class FactorizedConfig:
     """0, as in the paper, for one linear layer from the hidden vector to all logits. With a rank R that layer gives R
     numbers per token, and a vector for each code turns them into logits: V / R times fewer weights."""
 
+    coupled: bool = False
+    """Whether a frame's tokens are drawn with one random number instead of one each. Each token keeps its distribution,
+    and one chance event has one outcome: where an action may not take effect, the paddle stays or moves, while tokens
+    drawn apart, as in the paper, show it in both places or in none."""
+
     def __post_init__(self) -> None:
         if self.rank < 0 or not 0 <= self.unimix < 1:
             raise ValueError(f"rank is 0 or more and unimix a share below 1, not {self.rank} and {self.unimix}")
@@ -84,7 +89,7 @@ class FactorizedPrior(nn.Module):
     def sample(self, hidden: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
         logits = self.logits(hidden)
         # NaN and infinity survive a sum, which is one pass where isfinite and all would be two.
-        return noise.categorical(logits), logits.sum((1, 2)).isfinite()
+        return noise.categorical(logits, coupled=self.config.coupled), logits.sum((1, 2)).isfinite()
 
     def loss(self, hidden: Tensor, target: Posterior, valid: Tensor, previous: Tensor) -> LossTerms:
         objective = self.config.objective
