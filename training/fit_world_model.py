@@ -288,7 +288,7 @@ def make_card(
     source = spec.source.id if spec.source is not None else "unknown"
     return {
         "title": f"{recipe.family} dream of {spec.world}",
-        "summary": "Fitted by training/fit_world_model.py; the figures are of held-out episodes.",
+        "summary": "Fitted with the commands below; the figures are of held-out episodes.",
         "data": {"env": source, "real_steps": replay.steps}
         | {"fitted_episodes": len(fitted), "fitted_steps": sum(map(len, fitted))}
         | {"held_out_episodes": len(held_out), "held_out_steps": sum(map(len, held_out))},

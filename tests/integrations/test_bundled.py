@@ -13,6 +13,7 @@ import stable_baselines3.common.env_checker
 from gymnasium.utils.env_checker import check_env
 
 import dreamenvs
+from dreamenvs.envs.catalog import MINATAR
 from dreamenvs.envs.conformance import check_vector_env
 from dreamenvs.envs.library import BUNDLED
 
@@ -22,8 +23,9 @@ every_dream = pytest.mark.parametrize("name", NAMES)
 every_type = pytest.mark.parametrize("obs_type", ["rgb", "latent", "tokens"])
 
 
-def test_the_readmes_dream_is_here() -> None:
-    assert "STEPVQ-Pong-v0" in NAMES
+def test_the_readmes_dreams_are_here() -> None:
+    worlds = ("Pong", "Breakout", *(f"MinAtar{game}" for game in MINATAR))
+    assert {f"STEPVQ-{world}-v0" for world in worlds} | {"CB-MinAtarBreakout-v0"} <= set(NAMES)
 
 
 @every_dream
@@ -91,7 +93,7 @@ def test_forked_processes_dream_the_same() -> None:
 
 def test_the_dream_env_id_finds_it() -> None:
     env = gym.make("DreamEnv-Pong-v0", obs_type="tokens")
-    assert env.reset(seed=0)[0].shape == (64,)
+    assert env.reset(seed=0)[0].shape == (dreamenvs.load(PONG).model.num_tokens,)
 
 
 def test_a_user_registers_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +105,7 @@ def test_a_user_registers_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     try:
         assert dreamenvs.register(where) == PONG
         assert dreamenvs.locate(PONG) == where
-        assert gym.make(PONG, obs_type="tokens").reset(seed=0)[0].shape == (64,)
+        assert gym.make(PONG, obs_type="tokens").reset(seed=0)[0].shape == (dream.model.num_tokens,)
     finally:
         gym.registry[PONG] = spec
     assert dreamenvs.locate(PONG) == BUNDLED / "STEPVQ-Pong-v0"
