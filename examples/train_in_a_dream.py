@@ -24,7 +24,7 @@ from dreamenvs.evaluation.open_loop import imagine_beside
 from dreamenvs.evaluation.pictures import side_by_side, write_gif
 from dreamenvs.evaluation.transfer import Transfer, transfer
 
-DREAM: dict[str, Any] = {"obs_type": "latent", "horizon": 200}  # short dreams, for errors add up
+DREAM: dict[str, Any] = {"obs_type": "latent", "horizon": 100}  # short dreams, for errors add up
 
 
 class Progress(BaseCallback):
@@ -70,7 +70,7 @@ def plot(curve: list[tuple[int, float]], scores: dict[str, Transfer]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--id", default="dreamenvs/STEPVQ-MinAtarBreakout-v0", help="which dream")
-    parser.add_argument("--steps", type=int, default=300_000, help="imagined steps to learn from")
+    parser.add_argument("--steps", type=int, default=500_000, help="imagined steps to learn from")
     parser.add_argument("--episodes", type=int, default=100, help="episodes to measure a policy with")
     parser.add_argument("--limit", type=int, default=5_000, help="real steps after which an episode is cut")
     args = parser.parse_args()
@@ -85,7 +85,8 @@ def main() -> None:
     scores = {}
     try:
         for name, player in (("random", "random"), ("dream-trained", policy)):
-            scores[name] = transfer(player, dream, episodes=args.episodes, max_episode_steps=args.limit, **DREAM)
+            settings = {"episodes": args.episodes, "max_episode_steps": args.limit, "deterministic": True, **DREAM}
+            scores[name] = transfer(player, dream, **settings)
             print(f"\nthe {name} policy\n{scores[name].table()}")
         film(policy, dream, steps=200)
     except ImportError as error:

@@ -21,8 +21,9 @@ class PPOConfig:
 
     num_envs: int = 64
     """Imagined episodes side by side."""
-    horizon: int = 200
-    """Imagined steps of an episode: errors add up, so that long ones say less about the real world."""
+    horizon: int = 100
+    """Imagined steps of an episode: in long ones a policy learns to live off the dream's errors, in short ones it sees
+    too little of what its actions lead to."""
     temperature: float = 1.0
     """Of the imagined frames. Below 1 the dream is more certain than it has reason to be, and hides chance from the
     policy: in MinAtar Breakout, whose actions stick at random, 0.5 gave worse real returns than 1."""
