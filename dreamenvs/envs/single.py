@@ -23,7 +23,7 @@ class DreamEnv(gym.Env[Any, Any]):
     >>> env = gym.make("dreamenvs/STEPVQ-Pong-v0", obs_type="tokens")
     >>> observation, info = env.reset(seed=0)
     >>> observation.shape
-    (64,)
+    (256,)
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012 (Gymnasium's own)

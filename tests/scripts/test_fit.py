@@ -147,6 +147,7 @@ def interrupted(request: pytest.FixtureRequest, script: Any, monkeypatch: pytest
     """A run that Ctrl-C stopped after so many updates."""
     count = 0
     record = script.Monitor.record
+    handler = signal.getsignal(signal.SIGINT)
 
     def interrupt(self: Any, metrics: Any) -> None:
         nonlocal count
@@ -159,11 +160,11 @@ def interrupted(request: pytest.FixtureRequest, script: Any, monkeypatch: pytest
         patch.setattr(script.Monitor, "record", interrupt)
         with pytest.raises(SystemExit, match=r"stopped at stage .* the same command goes on from there"):
             fit(script)
+    assert signal.getsignal(signal.SIGINT) is handler
     return script
 
 
 def test_after_ctrl_c_the_same_command_goes_on(interrupted: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert not Path("dream").exists()
     with (RUN / "metrics.jsonl").open("a") as file:
         file.write('{"stage": "dynamics", "update": 3, "loss": 1.0}\n{"stage": "dyn')  # as a kill leaves it
