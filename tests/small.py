@@ -10,12 +10,17 @@ import torch
 from dreamenvs.actions import sample_actions
 from dreamenvs.heads import HeadConfig
 from dreamenvs.models import FAMILIES
+from dreamenvs.models.delta_iris import DeltaIRISConfig
+from dreamenvs.models.frame_token import FrameTokenConfig
 from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.nn.conv import ConvConfig
+from dreamenvs.nn.residual import ResidualConfig
+from dreamenvs.priors.autoregressive import AutoregressiveConfig
 from dreamenvs.priors.factorized import FactorizedConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config
 from dreamenvs.sequence.transformer import TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig
+from dreamenvs.tokenizers.delta import DeltaConfig
 from dreamenvs.tokenizers.vq import VQConfig
 from dreamenvs.types import ContinuousActions, DiscreteActions, Segment, WorldSpec
 
@@ -32,6 +37,11 @@ LOCAL = VQConfig(
     conv=ConvConfig(channels=(8, 16), strides=(2, 2), kernel=3, norm="channel"), codes=16, code_width=4, sharpness=50.0
 )
 
+RESIDUAL = ResidualConfig(channels=(8, 16), strides=(2, 1), groups=4)
+DELTA = DeltaConfig(
+    conv=RESIDUAL, condition=RESIDUAL, channels=4, condition_channels=2, action_channels=1, codes=16, code_width=8
+)
+
 CONFIGS: dict[str, Any] = {
     "STEPVQ": StepVQConfig(tokenizer=VQ, sequence=MAMBA2, head=HEAD),
     "STEPVQT": StepVQConfig(
@@ -39,6 +49,13 @@ CONFIGS: dict[str, Any] = {
     ),
     "CB": StepVQConfig(tokenizer=CATEGORICAL, sequence=MAMBA2, head=HEAD, prior=UNIMIX),
     "CBT": StepVQConfig(tokenizer=CATEGORICAL, sequence=TRANSFORMER, head=HEAD, prior=UNIMIX),
+    "DeltaIRIS": DeltaIRISConfig(
+        tokenizer=DELTA,
+        frame_token=FrameTokenConfig(conv=RESIDUAL, channels=2),
+        sequence=TransformerConfig(width=32, layers=2, heads=2, feed_forward=64, dropout=0.0, window=24),
+        prior=AutoregressiveConfig(units=32),
+        head=HEAD,
+    ),
 }
 
 DISCRETE = WorldSpec(world="Small", observation_shape=(3, 12, 16), actions=DiscreteActions(count=4))
