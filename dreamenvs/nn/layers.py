@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 MIN_ROWS = 16
+MAX_SUM = 512
 
 
 def row_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -23,10 +24,25 @@ def row_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     count = len(rows)
     if count < MIN_ROWS:
         rows = F.pad(rows, (0, 0, 0, MIN_ROWS - count))
-    results = (weight @ rows.t() if bias is None else torch.addmm(bias[:, None], weight, rows.t())).t()
+    results = _product(weight, rows.t(), bias).t()
     if count < MIN_ROWS:
         results = results[:count].contiguous()
     return results.reshape(*inputs.shape[:-1], -1)
+
+
+def _product(weight: Tensor, columns: Tensor, bias: Tensor | None) -> Tensor:
+    """weight (D', D) @ columns (D, N) + bias (D',), summed in the same order for every N."""
+    # Longer sums are cut by BLAS, on some processors, where the number of columns and threads tells it to.
+    first, *others = range(0, weight.shape[1], MAX_SUM)
+    part = slice(first, first + MAX_SUM)
+    if bias is None:
+        results = weight[:, part] @ columns[part]
+    else:
+        results = torch.addmm(bias[:, None], weight[:, part], columns[part])
+    for start in others:
+        part = slice(start, start + MAX_SUM)
+        results.addmm_(weight[:, part], columns[part])
+    return results
 
 
 class RowLinear(nn.Linear):
@@ -59,6 +75,29 @@ def row_softplus(inputs: Tensor) -> Tensor:
     if torch.is_grad_enabled():
         return F.softplus(inputs)
     return inputs.abs().neg_().exp_().log1p_().add_(inputs.clamp(min=0))
+
+
+def row_gelu(inputs: Tensor) -> Tensor:
+    """GELU of inputs (..., D); like `row_silu` the same bits wherever in a batch a row stands."""
+    share = 16 * math.lcm(*range(1, torch.get_num_threads() + 1))
+    over = inputs.shape[-1] % share
+    if torch.is_grad_enabled():
+        return F.gelu(inputs)
+    # What lies in columns is rounded by another routine than what lies in rows.
+    if over == 0:
+        return F.gelu(inputs.contiguous())
+    return F.gelu(F.pad(inputs, (0, share - over)))[..., : inputs.shape[-1]]
+
+
+class RowLayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm` over the last dimension, of inputs that may lie in columns in memory."""
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__(width, eps=eps)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(..., D) for inputs (..., D)."""
+        return super().forward(inputs.contiguous())
 
 
 class RowRMSNorm(nn.RMSNorm):

@@ -21,6 +21,9 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "transformer": lambda: Transformer(TransformerConfig(width=WIDTH, layers=2, heads=2, feed_forward=48, window=8)),
     "transformer-unit-window": lambda: Transformer(TransformerConfig(width=WIDTH, heads=2, layers=1, window=1)),
     "transformer-long-window": lambda: Transformer(TransformerConfig(width=WIDTH, heads=2, layers=2, window=50)),
+    "gpt": lambda: Transformer(
+        TransformerConfig(width=WIDTH, heads=2, layers=2, feed_forward=48, window=8, slack=2, layer="gpt")
+    ),
 }
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dreamenvs import tree
-from dreamenvs.nn.layers import row_linear, row_silu, row_softplus
+from dreamenvs.nn.layers import row_gelu, row_linear, row_silu, row_softplus
 from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 
@@ -27,12 +27,14 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(params=["mamba2", "transformer"])
+@pytest.fixture(params=["mamba2", "transformer", "gpt"])
 def model(request: pytest.FixtureRequest) -> Any:
     """The paper's widths, which decide how BLAS splits the work."""
     torch.manual_seed(0)
     if request.param == "mamba2":
         return Mamba2(Mamba2Config(layers=1)).eval()
+    if request.param == "gpt":
+        return Transformer(TransformerConfig(layers=1, window=16, slack=2, layer="gpt")).eval()
     return Transformer(TransformerConfig(layers=1, window=16)).eval()
 
 
@@ -98,7 +100,9 @@ def test_linear(threads: int) -> None:
             assert torch.equal(row_linear(inputs[:count], weight), expected[:count])
 
 
-@pytest.mark.parametrize(("function", "reference"), [(row_silu, F.silu), (row_softplus, F.softplus)])
+@pytest.mark.parametrize(
+    ("function", "reference"), [(row_silu, F.silu), (row_softplus, F.softplus), (row_gelu, F.gelu)]
+)
 def test_activations(function: Any, reference: Any) -> None:
     inputs = torch.linspace(-120, 120, 1009).repeat(13)
     with torch.no_grad():
