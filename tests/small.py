@@ -52,7 +52,7 @@ CONFIGS: dict[str, Any] = {
     "DeltaIRIS": DeltaIRISConfig(
         tokenizer=DELTA,
         frame_token=FrameTokenConfig(conv=RESIDUAL, channels=2),
-        sequence=TransformerConfig(width=32, layers=2, heads=2, feed_forward=64, dropout=0.0, window=24),
+        sequence=TransformerConfig(width=32, layers=2, heads=2, feed_forward=64, dropout=0.0, window=24, layer="gpt"),
         prior=AutoregressiveConfig(units=32),
         head=HEAD,
     ),

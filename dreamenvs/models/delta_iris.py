@@ -7,7 +7,7 @@ The next frame is the tokenizer's decoder on the frame, the action and the token
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -19,6 +19,7 @@ from dreamenvs.heads import HeadConfig, RewardHead, TerminationHead
 from dreamenvs.models.family import Family
 from dreamenvs.models.frame_level import TERMINATION_DRAW, TurnConfig, TurnsOptimization
 from dreamenvs.models.frame_token import FrameToken, FrameTokenConfig, NoFrameToken, NoFrameTokenConfig
+from dreamenvs.nn.layers import RowLinear
 from dreamenvs.priors.autoregressive import AutoregressiveConfig, AutoregressivePrior
 from dreamenvs.protocols import ParameterGroup, SequenceModel, Stage
 from dreamenvs.random import Noise
@@ -55,7 +56,7 @@ class DeltaIRISConfig:
     frame_token: FrameTokenConfig | NoFrameTokenConfig = field(default_factory=FrameTokenConfig)
     sequence: TransformerConfig = field(
         default_factory=lambda: TransformerConfig(
-            width=512, layers=3, heads=8, feed_forward=2048, dropout=0.0, window=126
+            width=512, layers=3, heads=8, feed_forward=2048, dropout=0.0, window=126, layer="gpt"
         )
     )
     """The window counts inputs: 21 blocks of 6."""
@@ -89,7 +90,7 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
         self.prior = prior
         self.reward = reward
         self.termination = termination
-        self.embed_actions = nn.Linear(self.encode_actions.width, sequence.width, bias=False)
+        self.embed_actions = RowLinear(self.encode_actions.width, sequence.width, bias=False)
         self.embed_tokens = nn.Embedding(tokenizer.vocabulary, sequence.width)
         for layer in (self.embed_actions, self.embed_tokens):
             nn.init.normal_(layer.weight, std=0.02)
@@ -264,7 +265,8 @@ def build(config: DeltaIRISConfig, spec: WorldSpec) -> DeltaIRIS[Any]:
         spec,
         tokenizer=tokenizer,
         frame_token=frame_token,
-        sequence=Transformer(config.sequence),
+        # With room for a whole block, a step writes to the cache in place and the state before it can be kept.
+        sequence=Transformer(replace(config.sequence, slack=frame_token.count + tokenizer.num_tokens)),
         prior=AutoregressivePrior(config.prior, width, tokenizer.num_tokens, tokenizer.vocabulary),
         reward=RewardHead(config.head, width),
         termination=TerminationHead(config.head, width),

@@ -11,6 +11,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from dreamenvs.nn.layers import RowLayerNorm, RowLinear
 from dreamenvs.nn.residual import FrameEncoder, ResidualConfig, map_shape
 
 
@@ -39,8 +40,8 @@ class FrameToken(nn.Module):
         height, across = map_shape(config.conv, *size)
         numbers = height * across * config.channels
         self.encoder = FrameEncoder(config.conv, channels, config.channels)
-        self.norm = nn.LayerNorm(numbers)
-        self.project = nn.Identity() if numbers == width else nn.Linear(numbers, width)
+        self.norm = RowLayerNorm(numbers)
+        self.project = nn.Identity() if numbers == width else RowLinear(numbers, width)
 
     def forward(self, frames: Tensor) -> Tensor:
         """Inputs (N, 1, D) of frames (N, C, H, W) uint8."""

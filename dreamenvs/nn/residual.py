@@ -9,8 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+GROUP = 4
+"""Frames that go through a network together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +51,7 @@ class NormSiLU(nn.GroupNorm):
     """Group norm and SiLU."""
 
     def forward(self, features: Tensor) -> Tensor:
-        return F.silu(super().forward(features))
+        return F.silu(super().forward(features), inplace=not torch.is_grad_enabled())
 
 
 class ResidualBlock(nn.Module):
@@ -62,19 +66,22 @@ class ResidualBlock(nn.Module):
         self.skip = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
 
     def forward(self, features: Tensor) -> Tensor:
-        added = self.conv_out(self.norm_out(self.conv_in(self.norm_in(features))))
-        total: Tensor = self.skip(features) + added
-        return total
+        added: Tensor = self.conv_out(self.norm_out(self.conv_in(self.norm_in(features))))
+        return added.add_(self.skip(features))
 
 
 class Upsample(nn.Conv2d):
-    """Nearest-neighbour doubling, then a 3×3 convolution."""
+    """Nearest-neighbour doubling, then a 3×3 convolution: as one transposed convolution, with 4/9 of the products."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, channels, 3, padding=1)
 
     def forward(self, features: Tensor) -> Tensor:
-        return super().forward(F.interpolate(features, scale_factor=2.0))
+        # Doubling gives every value to 2×2 places, so a place of the result weighs it with up to four weights at once.
+        mirrored = self.weight.flip(2, 3).transpose(0, 1)
+        kernel = F.pad(mirrored, (0, 1, 0, 1)) + F.pad(mirrored, (1, 0, 0, 1))
+        kernel = kernel + kernel.roll(1, 2)
+        return F.conv_transpose2d(features, kernel, self.bias, stride=2, padding=1)
 
 
 class FrameEncoder(nn.Module):
@@ -93,8 +100,7 @@ class FrameEncoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, frames: Tensor) -> Tensor:
-        features: Tensor = self.layers(frames)
-        return features
+        return _by_groups(self.layers, frames)
 
 
 class FrameDecoder(nn.Module):
@@ -114,5 +120,21 @@ class FrameDecoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, features: Tensor) -> Tensor:
-        frames: Tensor = self.layers(features)
-        return frames
+        return _by_groups(self.layers, features)
+
+
+def _by_groups(layers: nn.Sequential, inputs: Tensor) -> Tensor:
+    """All layers for a few frames, then for the next few, where no gradient is asked for.
+
+    What a few frames fill stays in the processor's cache, where all but the convolutions are several times as fast.
+    And a convolution is summed in an order that depends on the number of frames: groups of one size give a frame the
+    same bits in a batch of any size.
+    """
+    if torch.is_grad_enabled() or not len(inputs):
+        result: Tensor = layers(inputs)
+        return result
+    count = len(inputs)
+    groups = torch.cat([inputs, inputs[:1].expand(-count % GROUP, *inputs.shape[1:])]).unflatten(0, (-1, GROUP))
+    # Channels last, as the convolutions themselves want them.
+    results = [layers(group.contiguous(memory_format=torch.channels_last)) for group in groups]
+    return torch.cat(results)[:count].contiguous()

@@ -13,6 +13,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from dreamenvs.nn.layers import RowLinear
 from dreamenvs.nn.residual import FrameDecoder, FrameEncoder, ResidualConfig, map_shape
 from dreamenvs.tokenizers.unit_quantizer import UnitQuantized, UnitQuantizer
 from dreamenvs.types import LossTerms
@@ -65,12 +66,12 @@ class DeltaTokenizer(nn.Module):
         cells = self.grid[0] * self.grid[1]
         patch = cells // self.num_tokens * config.channels
         # An embedding of a discrete action is a linear map of its one-hot code.
-        self.encoder_actions = nn.Linear(action_width, height * width, bias=False)
+        self.encoder_actions = RowLinear(action_width, height * width, bias=False)
         self.encoder = FrameEncoder(config.conv, 2 * channels + 1, config.channels)
-        self.contract = nn.Linear(patch, config.code_width)
+        self.contract = RowLinear(patch, config.code_width)
         self.quantizer = UnitQuantizer(config.codes, config.code_width, config.decay, config.revival_updates)
-        self.expand = nn.Linear(config.code_width, patch)
-        self.decoder_actions = nn.Linear(action_width, config.action_channels * cells, bias=False)
+        self.expand = RowLinear(config.code_width, patch)
+        self.decoder_actions = RowLinear(action_width, config.action_channels * cells, bias=False)
         self.condition = FrameEncoder(config.condition, channels, config.condition_channels)
         inputs = config.channels + config.condition_channels + config.action_channels
         self.decoder = FrameDecoder(config.conv, inputs, channels)

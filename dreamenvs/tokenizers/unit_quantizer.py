@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dreamenvs.nn.layers import row_linear
+
 USAGE_DECAY = 0.98
 _POOR = 1.0
 """Bits of usage below which the codes have collapsed, whenever that happens."""
@@ -44,7 +46,7 @@ class UnitQuantizer(nn.Module):
 
     def encode(self, vectors: Tensor) -> Tensor:
         """The nearest codes (N,) of vectors (N, D) of any length."""
-        return (vectors @ self.codebook.T).argmax(-1)
+        return row_linear(vectors, self.codebook).argmax(-1)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The codes (…, D) of tokens (…)."""
