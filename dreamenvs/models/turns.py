@@ -44,8 +44,7 @@ def plain_group(parameters: Iterable[nn.Parameter], config: TurnConfig) -> tuple
 def decaying_groups(
     module: nn.Module, parameters: Iterable[nn.Parameter], config: TurnConfig
 ) -> tuple[ParameterGroup, ...]:
-    """Two groups, as GPTs are trained: weights of linear layers decay, while biases, norms, convolutions and tables
-    do not."""
+    """Two groups, as for GPTs: weights of linear layers decay, while biases, norms, convolutions and tables do not."""
     linear = {id(part.weight) for part in module.modules() if isinstance(part, nn.Linear)}
     kinds: dict[bool, list[nn.Parameter]] = {True: [], False: []}
     for parameter in parameters:

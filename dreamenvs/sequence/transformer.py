@@ -56,6 +56,32 @@ class TransformerConfig:
             raise ValueError(f"layer is one of {get_args(LayerName)}, not {self.layer!r}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class BlockTransformerConfig:
+    """GPT layers over blocks of inputs, one block for each frame; the defaults are IRIS's."""
+
+    width: int = 256
+    layers: int = 10
+    heads: int = 4
+    feed_forward: int = 1024
+    dropout: float = 0.1
+    blocks: int = 20
+    """The window, in blocks."""
+
+    def for_blocks(self, length: int) -> TransformerConfig:
+        """The same for blocks of `length` inputs, with room for one block beside the window."""
+        return TransformerConfig(
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads,
+            feed_forward=self.feed_forward,
+            dropout=self.dropout,
+            window=self.blocks * length,
+            slack=length - 1,
+            layer="gpt",
+        )
+
+
 class Transformer(nn.Module):
     """A stack of pre-norm blocks; implements `SequenceModel`."""
 
