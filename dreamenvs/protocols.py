@@ -162,6 +162,13 @@ class Tokenizer(Protocol):
         """Encode (N, C, H, W) uint8 with gradients; statistics of the codes, as of EMA, move only in training mode."""
         ...
 
+    def reconstruction(self, pixels: Tensor, observations: Tensor) -> Tensor:
+        """(N,) how far decoded pixels (N, C, H, W) are from observations (N, C, H, W) uint8, in the tokenizer's scale.
+
+        This is what training minimises, weighed against `Posterior.commitment`; it compares no two tokenizers.
+        """
+        ...
+
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dreamenvs.actions import ActionEncoder
 from dreamenvs.heads import RewardHead, TerminationHead
+from dreamenvs.models.autoencoder import autoencoder_loss
 from dreamenvs.protocols import FramePrior, Mixer, ParameterGroup, Posterior, SequenceModel, Stage, Tokenizer
 from dreamenvs.random import Noise
 from dreamenvs.types import LossTerms, Outcome, Segment, WorldSpec
@@ -182,14 +183,14 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         # Padding never reaches the tokenizer, whose codes would follow it.
         frames = segment.observations.flatten(0, 1)[valid]
         posterior = self.tokenizer.posterior(frames)
-        autoencoder = self.autoencoder_loss(posterior, frames)
+        autoencoder = autoencoder_loss(self.tokenizer, posterior, frames)
         dynamics = self.dynamics_loss(Posterior(*(_spread(part, valid) for part in posterior)), segment)
         return LossTerms(autoencoder.total + dynamics.total, autoencoder.parts | dynamics.parts)
 
     def tokenizer_loss(self, segment: Segment) -> LossTerms:
         """The autoencoder's part of eq. 5, on the valid frames of segments."""
         frames = segment.observations.flatten(0, 1)[segment.valid.flatten()]
-        return self.autoencoder_loss(self.tokenizer.posterior(frames), frames)
+        return autoencoder_loss(self.tokenizer, self.tokenizer.posterior(frames), frames)
 
     def token_loss(self, segment: Segment) -> LossTerms:
         """The dynamics' part, on segments whose observations are tokens (B, T, K)."""
@@ -198,14 +199,6 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         # Equation 6 asks for the tokens alone: there are no logits to be aligned with.
         posterior = Posterior(tokens, latent.new_zeros(len(tokens), 0), latent, latent.new_zeros(len(tokens)))
         return self.dynamics_loss(posterior, segment)
-
-    def autoencoder_loss(self, posterior: Posterior, frames: Tensor) -> LossTerms:
-        """How badly frames (N, C, H, W) come back from their latent, with the tokenizer's own penalty."""
-        error = self.tokenizer.decode(posterior.latent) - frames.to(posterior.latent.dtype) / 255
-        reconstruction = error.square().sum((1, 2, 3)).mean()
-        commitment = posterior.commitment.mean()
-        parts = {"reconstruction": reconstruction.detach(), "commitment": commitment.detach()}
-        return LossTerms(reconstruction + commitment, parts)
 
     def dynamics_loss(self, posterior: Posterior, segment: Segment) -> LossTerms:
         """Next frame, reward and termination, from the frames (B·T) of a posterior and the segment's actions."""

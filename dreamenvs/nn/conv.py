@@ -114,6 +114,11 @@ class Decoder(nn.Module):
         return frames
 
 
+def squared_error(pixels: Tensor, observations: Tensor) -> Tensor:
+    """(N,) the squares of pixels - observations / 255, both (N, C, H, W), summed over each frame and not averaged."""
+    return (pixels - observations.to(pixels.dtype) / 255).square().sum((1, 2, 3))
+
+
 def _upsample(inputs: int, outputs: int, stride: int, kernel: int, bias: bool) -> nn.Conv2d | nn.ConvTranspose2d:
     """The mirror of one encoder layer."""
     if stride == 1:
