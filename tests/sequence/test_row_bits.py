@@ -98,6 +98,16 @@ def test_linear(threads: int) -> None:
             assert torch.equal(row_linear(inputs[:count], weight), expected[:count])
 
 
+@pytest.mark.parametrize("width", [16, 48, 64])
+def test_silu_of_rows_that_vectors_do_not_fill(width: int, threads: int) -> None:
+    inputs = torch.randn(401, width, generator=torch.Generator().manual_seed(0))
+    torch.set_num_threads(threads)
+    with torch.no_grad():
+        results = row_silu(inputs)
+        for rows in (1, 3, 17, 100):
+            assert torch.equal(row_silu(inputs[:rows]), results[:rows])
+
+
 @pytest.mark.parametrize(("function", "reference"), [(row_silu, F.silu), (row_softplus, F.softplus)])
 def test_activations(function: Any, reference: Any) -> None:
     inputs = torch.linspace(-120, 120, 1009).repeat(13)
