@@ -123,6 +123,17 @@ def test_linear(threads: int) -> None:
             assert torch.equal(row_linear(inputs[:count], weight), expected[:count])
 
 
+@pytest.mark.parametrize("width", [16, 48, 64])
+@pytest.mark.parametrize("function", [row_silu, row_gelu])
+def test_activations_of_rows_that_vectors_do_not_fill(function: Any, width: int, threads: int) -> None:
+    inputs = torch.randn(401, width, generator=torch.Generator().manual_seed(0))
+    torch.set_num_threads(threads)
+    with torch.no_grad():
+        results = function(inputs)
+        for rows in (1, 3, 17, 100):
+            assert torch.equal(function(inputs[:rows]), results[:rows])
+
+
 @pytest.mark.parametrize(
     ("function", "reference"), [(row_silu, F.silu), (row_softplus, F.softplus), (row_gelu, F.gelu)]
 )
