@@ -8,19 +8,25 @@ import numpy as np
 import torch
 
 from dreamenvs.actions import sample_actions
+from dreamenvs.blocks import SharedCodesConfig
 from dreamenvs.heads import HeadConfig
 from dreamenvs.models import FAMILIES
 from dreamenvs.models.delta_iris import DeltaIRISConfig
 from dreamenvs.models.frame_token import FrameTokenConfig
+from dreamenvs.models.iris import TokenLevelConfig
 from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.nn.conv import ConvConfig
-from dreamenvs.nn.residual import ResidualConfig
-from dreamenvs.priors.autoregressive import AutoregressiveConfig
+from dreamenvs.nn.frame_network import FrameNetworkConfig
+from dreamenvs.nn.plain import PlainNetworkConfig
 from dreamenvs.priors.factorized import FactorizedConfig
+from dreamenvs.priors.parallel import ParallelConfig
+from dreamenvs.protocols import Stage
 from dreamenvs.sequence.mamba2 import Mamba2Config
-from dreamenvs.sequence.transformer import TransformerConfig
+from dreamenvs.sequence.retnet import RetNetConfig
+from dreamenvs.sequence.transformer import BlockTransformerConfig, TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig
 from dreamenvs.tokenizers.delta import DeltaConfig
+from dreamenvs.tokenizers.discrete import DiscreteConfig
 from dreamenvs.tokenizers.vq import VQConfig
 from dreamenvs.types import ContinuousActions, DiscreteActions, Segment, WorldSpec
 
@@ -37,9 +43,9 @@ LOCAL = VQConfig(
     conv=ConvConfig(channels=(8, 16), strides=(2, 2), kernel=3, norm="channel"), codes=16, code_width=4, sharpness=50.0
 )
 
-RESIDUAL = ResidualConfig(channels=(8, 16), strides=(2, 1), groups=4)
+FRAMES = FrameNetworkConfig(channels=(8, 16), strides=(2, 1), groups=4)
 DELTA = DeltaConfig(
-    conv=RESIDUAL, condition=RESIDUAL, channels=4, condition_channels=2, action_channels=1, codes=16, code_width=8
+    network=FRAMES, condition=FRAMES, channels=4, condition_channels=2, action_channels=1, codes=16, code_width=8
 )
 
 CONFIGS: dict[str, Any] = {
@@ -49,11 +55,26 @@ CONFIGS: dict[str, Any] = {
     ),
     "CB": StepVQConfig(tokenizer=CATEGORICAL, sequence=MAMBA2, head=HEAD, prior=UNIMIX),
     "CBT": StepVQConfig(tokenizer=CATEGORICAL, sequence=TRANSFORMER, head=HEAD, prior=UNIMIX),
+    "IRIS": TokenLevelConfig(
+        tokenizer=LOCAL,
+        sequence=BlockTransformerConfig(width=32, layers=2, heads=2, feed_forward=64, blocks=3),
+        rewards="two_hot",
+        head=HEAD,
+    ),
+    "REM": TokenLevelConfig(
+        tokenizer=DiscreteConfig(
+            network=PlainNetworkConfig(channels=8, halvings=2, groups=4), codes=16, code_width=32, reconstruction="l2"
+        ),
+        embedding=SharedCodesConfig(),
+        sequence=RetNetConfig(width=32, layers=2, heads=2, feed_forward=64, chunk=26),
+        prior=ParallelConfig(coupled=True),
+        head=HEAD,
+        context=2,
+    ),
     "DeltaIRIS": DeltaIRISConfig(
         tokenizer=DELTA,
-        frame_token=FrameTokenConfig(conv=RESIDUAL, channels=2),
-        sequence=TransformerConfig(width=32, layers=2, heads=2, feed_forward=64, dropout=0.0, window=24, layer="gpt"),
-        prior=AutoregressiveConfig(units=32),
+        frame_token=FrameTokenConfig(network=FRAMES, channels=2),
+        sequence=BlockTransformerConfig(width=32, layers=2, heads=2, feed_forward=64, dropout=0.0, blocks=4),
         head=HEAD,
     ),
 }
@@ -73,6 +94,15 @@ def build_small(family: str, spec: WorldSpec = DISCRETE, seed: int = 0, dtype: t
     torch.nn.init.constant_(model.termination.output.bias, -4.0)
     torch.nn.init.normal_(model.prior.project.weight, std=0.4)
     return model.to(dtype).eval()
+
+
+def stage_segment(stage: Stage, segment: Segment) -> Segment:
+    """A segment as a stage takes it: with tokens in the place of frames where it asks for them."""
+    if stage.prepare is None:
+        return segment
+    with torch.no_grad():
+        tokens = stage.prepare(segment.observations.flatten(0, 1))
+    return segment._replace(observations=tokens.unflatten(0, segment.rewards.shape))
 
 
 def random_segment(spec: WorldSpec = DISCRETE, rows: int = 8, steps: int = 5, seed: int = 0) -> Segment:

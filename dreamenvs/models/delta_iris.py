@@ -6,8 +6,7 @@ The next frame is the tokenizer's decoder on the frame, the action and the token
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -15,19 +14,21 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from dreamenvs.actions import ActionEncoder
+from dreamenvs.blocks import ActionInput
 from dreamenvs.heads import HeadConfig, RewardHead, TerminationHead
 from dreamenvs.models.family import Family
-from dreamenvs.models.frame_level import TERMINATION_DRAW, TurnConfig, TurnsOptimization
 from dreamenvs.models.frame_token import FrameToken, FrameTokenConfig, NoFrameToken, NoFrameTokenConfig
-from dreamenvs.nn.layers import RowLinear
+from dreamenvs.models.turns import TurnConfig, TurnsOptimization, decaying_groups, turn
 from dreamenvs.priors.autoregressive import AutoregressiveConfig, AutoregressivePrior
-from dreamenvs.protocols import ParameterGroup, SequenceModel, Stage
+from dreamenvs.protocols import SequenceModel, Stage
 from dreamenvs.random import Noise
-from dreamenvs.sequence.transformer import Transformer, TransformerConfig
+from dreamenvs.sequence.transformer import BlockTransformerConfig, Transformer
 from dreamenvs.tokenizers.delta import DeltaConfig, DeltaTokenizer
 from dreamenvs.types import LossTerms, Outcome, Segment, WorldSpec
 
 CacheT = TypeVar("CacheT")
+
+TERMINATION_DRAW = 10_000  # the prior draws from 0 upwards, one for each token
 
 
 class DeltaState(NamedTuple, Generic[CacheT]):
@@ -35,7 +36,7 @@ class DeltaState(NamedTuple, Generic[CacheT]):
 
     frame: Tensor  # (B, C, H, W) uint8
     tokens: Tensor  # (B, K) int64, of the transition into the frame; zeros where there was none
-    hidden: Tensor  # (B, D), the sequence model's last, in which δK and the frame are not yet; zeros at first
+    hidden: Tensor  # (B, D), after the last action, zeros before the first
     pending: Tensor  # (B, 1 + I, D), inputs for the next call: δK, zeros where there was none, and the I-token
     cache: CacheT
 
@@ -54,12 +55,11 @@ class DeltaIRISConfig:
 
     tokenizer: DeltaConfig = field(default_factory=DeltaConfig)
     frame_token: FrameTokenConfig | NoFrameTokenConfig = field(default_factory=FrameTokenConfig)
-    sequence: TransformerConfig = field(
-        default_factory=lambda: TransformerConfig(
-            width=512, layers=3, heads=8, feed_forward=2048, dropout=0.0, window=126, layer="gpt"
+    sequence: BlockTransformerConfig = field(
+        default_factory=lambda: BlockTransformerConfig(
+            width=512, layers=3, heads=8, feed_forward=2048, dropout=0.0, blocks=21
         )
     )
-    """The window counts inputs: 21 blocks of 6."""
     prior: AutoregressiveConfig = field(default_factory=AutoregressiveConfig)
     head: HeadConfig = field(default_factory=lambda: HeadConfig(units=512))
     optimization: TurnsOptimization = PAPER_OPTIMIZATION
@@ -90,10 +90,9 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
         self.prior = prior
         self.reward = reward
         self.termination = termination
-        self.embed_actions = RowLinear(self.encode_actions.width, sequence.width, bias=False)
+        self.action_input = ActionInput(self.encode_actions.width, sequence.width)
         self.embed_tokens = nn.Embedding(tokenizer.vocabulary, sequence.width)
-        for layer in (self.embed_actions, self.embed_tokens):
-            nn.init.normal_(layer.weight, std=0.02)
+        nn.init.normal_(self.embed_tokens.weight, std=0.02)
 
     @property
     def num_tokens(self) -> int:
@@ -105,55 +104,48 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
 
     @property
     def num_features(self) -> int:
-        return (2 + self.frame_token.count) * self.sequence.width
+        return self.tokenizer.latent_width + (self.frame_token.count + 1) * self.sequence.width
 
     def observe(self, context: Segment) -> DeltaState[CacheT]:
         """Warm up on real frames; the state waits for the action after the last one."""
         rows, steps = context.actions.shape[:2]
         if not bool(context.valid.all()):
             raise ValueError("a context has no padding: observe takes segments whose every step is valid")
-        cache = self.sequence.initial_cache(rows)
-        frames = context.observations
+        frames, cache = context.observations, self.sequence.initial_cache(rows)
         images = rearrange(self.frame_token(frames.flatten(0, 1)), "(b t) i d -> b t i d", b=rows)
-        start = self.embed_tokens.weight.new_zeros(rows, 1, self.sequence.width)
-        if steps == 1:
-            tokens = torch.zeros(rows, self.num_tokens, dtype=torch.int64, device=frames.device)
-            pending = torch.cat([start, images[:, 0]], 1)
-            return DeltaState(frames[:, 0].clone(), tokens, start[:, 0], pending, cache)
-        actions = self._encode(context.actions[:, :-1])
-        tokens = self._transitions(frames, actions)
-        inputs = self._lay_out(images[:, :-1], actions, tokens)
-        hidden, cache = self.sequence.extend(torch.cat([start, inputs[:, :-1]], 1), cache)
-        pending = torch.cat([inputs[:, -1:], images[:, -1]], 1)
-        return DeltaState(frames[:, -1].clone(), tokens[:, -1], hidden[:, -1], pending, cache)
+        latest, hidden = self._start(rows), self._start(rows)[:, 0]
+        tokens = torch.zeros(rows, 1, self.num_tokens, dtype=torch.int64, device=frames.device)
+        if steps > 1:
+            actions = self._encode(context.actions[:, :-1])
+            tokens = self._transitions(frames, actions)
+            inputs = self._lay_out(images[:, :-1], actions, tokens)
+            inputs, latest = torch.cat([latest, inputs[:, :-1]], 1), inputs[:, -1:]
+            outputs, cache = self.sequence.extend(inputs, cache)
+            hidden = outputs[:, -self.num_tokens].contiguous()
+        pending = torch.cat([latest, images[:, -1]], 1)
+        return DeltaState(frames[:, -1].clone(), tokens[:, -1].contiguous(), hidden, pending, cache)
 
     def update(self, state: DeltaState[CacheT], actions: Tensor, observations: Tensor) -> DeltaState[CacheT]:
         """One more real frame: the dynamics run as in a dream, on the tokens of what really came."""
         encoded = self._encode(actions)
+        hidden, cache = self._advance(state, encoded)
         tokens = self.tokenizer.encode(state.frame, encoded, observations)
-        deltas = self.embed_tokens(tokens)
-        inputs = torch.cat([state.pending, self.embed_actions(encoded)[:, None], deltas[:, :-1]], 1)
-        hidden, cache = self.sequence.extend(inputs, state.cache)
-        pending = torch.cat([deltas[:, -1:], self.frame_token(observations)], 1)
-        return DeltaState(observations.clone(), tokens, hidden[:, -1], pending, cache)
+        cache = self.prior.read(self.sequence, self.embed_tokens(tokens), cache)
+        return DeltaState(observations.clone(), tokens, hidden, self._pending(tokens, observations), cache)
 
     def step(self, state: DeltaState[CacheT], actions: Tensor, noise: Noise) -> tuple[DeltaState[CacheT], Outcome]:
         """One imagined step: reward and termination follow from the action, then one token from the other."""
         encoded = self._encode(actions)
-        inputs = torch.cat([state.pending, self.embed_actions(encoded)[:, None]], 1)
-        outputs, cache = self.sequence.extend(inputs, state.cache)
-        acted = outputs[:, -1]
-        sampled = self.prior.sample(acted, cache, self.sequence, self.embed_tokens, noise)
-        latent = self.tokenizer.embed(sampled.tokens)
-        pixels = self.tokenizer.decode(state.frame, encoded, latent)
-        ends = self.termination(acted)
-        finite = sampled.finite & ends.isfinite() & pixels.sum((1, 2, 3)).isfinite()
+        hidden, cache = self._advance(state, encoded)
+        drawn = self.prior.sample(self.sequence, hidden, cache, self.embed_tokens, noise)
+        pixels = self.tokenizer.decode(state.frame, encoded, self.tokenizer.embed(drawn.tokens))
+        ends = self.termination(hidden)
+        finite = drawn.finite & ends.isfinite() & pixels.sum((1, 2, 3)).isfinite()
         # The next step sees the frame as an environment would show it, in 8 bits, as real frames are.
-        frame = (pixels * 255).round_().clamp_(0, 255).to(torch.uint8)
-        pending = torch.cat([self.embed_tokens(sampled.tokens[:, -1:]), self.frame_token(frame)], 1)
+        frame = pixels.mul_(255).round_().clamp_(0, 255).to(torch.uint8)
+        following = DeltaState(frame, drawn.tokens, hidden, self._pending(drawn.tokens, frame), drawn.cache)
         terminated = noise.bernoulli(ends, draw=TERMINATION_DRAW)
-        following = DeltaState(frame, sampled.tokens, sampled.hidden, pending, sampled.cache)
-        return following, Outcome(self.reward(acted), terminated, finite)
+        return following, Outcome(self.reward(hidden), terminated, finite)
 
     def tokens(self, state: DeltaState[CacheT]) -> Tensor:
         """The transition into the current frame; zeros after a context of a single frame."""
@@ -163,17 +155,18 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
         return state.frame.clone()
 
     def features(self, state: DeltaState[CacheT]) -> Tensor:
-        """All that the next prediction sees besides the action: δK and the I-token, and the hidden before them."""
-        return torch.cat([state.pending.flatten(1), state.hidden], -1)
+        """The last transition's codes, the current frame's I-token, and what the sequence model remembers."""
+        return torch.cat([self.tokenizer.embed(state.tokens), state.pending[:, 1:].flatten(1), state.hidden], -1)
 
     def stages(self) -> tuple[Stage, ...]:
         """The tokenizer on pairs of frames, then the dynamics on the tokens of a tokenizer that stays as it is."""
-        tokenizer = tuple(self.tokenizer.modules())
-        dynamics = tuple(module for module in self.modules() if module not in set(tokenizer))
-        turns = self.optimization
+        turns, tokenizer = self.optimization, tuple(self.tokenizer.parameters())
+        known = {id(parameter) for parameter in tokenizer}
+        dynamics = [parameter for parameter in self.parameters() if id(parameter) not in known]
+        # Tokens depend on two frames and an action, and I-tokens on pixels: nothing can be prepared frame by frame.
         return (
-            _stage("tokenizer", turns.tokenizer, self.tokenizer_loss, _groups(tokenizer, turns.tokenizer)),
-            _stage("dynamics", turns.dynamics, self.dynamics_loss, _groups(dynamics, turns.dynamics)),
+            turn("tokenizer", turns.tokenizer, self.tokenizer_loss, decaying_groups(self, tokenizer, turns.tokenizer)),
+            turn("dynamics", turns.dynamics, self.dynamics_loss, decaying_groups(self, dynamics, turns.dynamics)),
         )
 
     def tokenizer_loss(self, segment: Segment) -> LossTerms:
@@ -196,7 +189,7 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
         # The last frame's tokens are not known; what stands in their place comes after all that is predicted.
         unknown = torch.nn.functional.pad(tokens, (0, 0, 0, 1))
         blocks = self._lay_out(images, actions, unknown)
-        inputs = torch.cat([blocks.new_zeros(rows, 1, self.sequence.width), blocks[:, :-1]], 1)
+        inputs = torch.cat([self._start(rows), blocks[:, :-1]], 1)
         hidden = rearrange(self.sequence(inputs), "b (t p) d -> b t p d", t=steps)
         # With the zeros in front, a block's outputs are those of δK before, I, a, δ1 … δK-1: the last K predict δ.
         predicting = hidden[:, :, -self.num_tokens :]
@@ -207,9 +200,23 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
         parts = prior.parts | {"reward": reward.detach(), "termination": termination.detach()}
         return LossTerms(prior.total + reward + termination, parts)
 
+    def _advance(self, state: DeltaState[CacheT], actions: Tensor) -> tuple[Tensor, CacheT]:
+        """Hidden (B, D) after what is pending and the encoded actions, all at once."""
+        inputs = torch.cat([state.pending, self.action_input(actions)[:, None]], 1)
+        outputs, cache = self.sequence.extend(inputs, state.cache)
+        return outputs[:, -1].contiguous(), cache
+
+    def _pending(self, tokens: Tensor, frames: Tensor) -> Tensor:
+        """δK, which waits for the next action, and the I-token of the frame it leads to."""
+        return torch.cat([self.embed_tokens(tokens[:, -1:]), self.frame_token(frames)], 1)
+
+    def _start(self, rows: int) -> Tensor:
+        """What stands before the first frame in the place of a δK: zeros (B, 1, D)."""
+        return self.embed_tokens.weight.new_zeros(rows, 1, self.sequence.width)
+
     def _encode(self, actions: Tensor) -> Tensor:
         encoded: Tensor = self.encode_actions(actions)
-        return encoded.to(self.embed_actions.weight.dtype)
+        return encoded.to(self.embed_tokens.weight.dtype)
 
     def _transitions(self, frames: Tensor, actions: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Tokens (B, T - 1, K) of frames (B, T, …) and encoded actions (B, T - 1, A); zeros where not in `pairs`."""
@@ -219,37 +226,8 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
 
     def _lay_out(self, images: Tensor, actions: Tensor, tokens: Tensor) -> Tensor:
         """Inputs (B, T·(I + 1 + K), D) of I-tokens (B, T, I, D), encoded actions (B, T, A) and tokens (B, T, K)."""
-        blocks = torch.cat([images, self.embed_actions(actions)[:, :, None], self.embed_tokens(tokens)], 2)
+        blocks = torch.cat([images, self.action_input(actions)[:, :, None], self.embed_tokens(tokens)], 2)
         return blocks.flatten(1, 2)
-
-
-def _groups(modules: tuple[nn.Module, ...], config: TurnConfig) -> tuple[ParameterGroup, ...]:
-    """The weights of linear layers, which decay, and all other parameters, which do not."""
-    decaying: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
-    for module in modules:
-        for name, parameter in module.named_parameters(recurse=False):
-            (decaying if isinstance(module, nn.Linear) and name == "weight" else others).append(parameter)
-    return (
-        ParameterGroup(parameters=tuple(decaying), learning_rate=config.rate, weight_decay=config.weight_decay),
-        ParameterGroup(parameters=tuple(others), learning_rate=config.rate),
-    )
-
-
-def _stage(
-    name: str, config: TurnConfig, loss: Callable[[Segment], LossTerms], groups: tuple[ParameterGroup, ...]
-) -> Stage:
-    return Stage(
-        name=name,
-        loss=loss,
-        groups=groups,
-        clip=config.clip,
-        rows=config.rows,
-        length=config.length,
-        updates=config.updates,
-        warmup=config.warmup,
-        decay=config.decay,
-    )
 
 
 def build(config: DeltaIRISConfig, spec: WorldSpec) -> DeltaIRIS[Any]:
@@ -265,8 +243,7 @@ def build(config: DeltaIRISConfig, spec: WorldSpec) -> DeltaIRIS[Any]:
         spec,
         tokenizer=tokenizer,
         frame_token=frame_token,
-        # With room for a whole block, a step writes to the cache in place and the state before it can be kept.
-        sequence=Transformer(replace(config.sequence, slack=frame_token.count + tokenizer.num_tokens)),
+        sequence=Transformer(config.sequence.for_blocks(frame_token.count + 1 + tokenizer.num_tokens)),
         prior=AutoregressivePrior(config.prior, width, tokenizer.num_tokens, tokenizer.vocabulary),
         reward=RewardHead(config.head, width),
         termination=TerminationHead(config.head, width),

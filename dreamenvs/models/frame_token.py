@@ -12,14 +12,14 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from dreamenvs.nn.layers import RowLayerNorm, RowLinear
-from dreamenvs.nn.residual import FrameEncoder, ResidualConfig, map_shape
+from dreamenvs.nn.frame_network import FrameEncoder, FrameNetworkConfig, map_shape
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrameTokenConfig:
     """A frame network whose flattened map is the input; the defaults are the paper's for Crafter."""
 
-    conv: ResidualConfig = field(default_factory=lambda: ResidualConfig(channels=(32, 32, 64, 64, 128)))
+    network: FrameNetworkConfig = field(default_factory=lambda: FrameNetworkConfig(channels=(32, 32, 64, 64, 128)))
     channels: int = 8
     """Of the map. In the paper its 8·8·8 numbers are the width; where they are not, a linear layer follows."""
 
@@ -37,9 +37,9 @@ class FrameToken(nn.Module):
     def __init__(self, config: FrameTokenConfig, observation_shape: tuple[int, int, int], width: int) -> None:
         super().__init__()
         channels, *size = observation_shape
-        height, across = map_shape(config.conv, *size)
+        height, across = map_shape(config.network, *size)
         numbers = height * across * config.channels
-        self.encoder = FrameEncoder(config.conv, channels, config.channels)
+        self.encoder = FrameEncoder(config.network, channels, config.channels)
         self.norm = RowLayerNorm(numbers)
         self.project = nn.Identity() if numbers == width else RowLinear(numbers, width)
 

@@ -1,140 +1,145 @@
-"""Frame networks of residual blocks (Δ-IRIS, table 2): group norm, SiLU and convolution, twice, at every level.
+"""IRIS's encoder and decoder: VQGAN's (Esser et al., 2021) with the same few channels at every level.
 
-The table says two residual blocks per level; its parameter count, and the code behind it, have one with two
-convolutions.
+The decoder is the heavier one: each of its levels has one residual block more than the encoder's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
-import torch
+from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-GROUP = 4
-"""Frames that go through a network together."""
+from dreamenvs.nn.conv import grid_shape
+from dreamenvs.nn.layers import RowConv2d, RowLinear
+from dreamenvs.nn.resampling import EPSILON, Double, Halve, NormSiLU, check_groups, from_signed, to_signed
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResidualConfig:
-    """Levels of a frame network, from the frame on; a decoder goes through them backwards."""
+class ResidualNetworkConfig:
+    """Levels of residual blocks, with a halving between two of them; the defaults are IRIS's."""
 
-    channels: tuple[int, ...] = (64, 64, 128, 128, 256)
-    strides: tuple[int, ...] = (2, 1, 2, 2, 1)
-    """1 or 2; a level of stride 2 halves the frame after its block."""
+    channels: tuple[int, ...] = (64, 64, 64, 64, 64)
+    """Of each level. Five levels make a 4×4 grid of a 64×64 frame; for IRIS with an 8×8 grid leave out the last, so
+    that the others do at their sizes what they did."""
+    blocks: int = 2
+    """Residual blocks of each level; the decoder has one more."""
+    attention: tuple[int, ...] = (4, 8)
+    """Strides of the levels whose blocks attend: 16 and 8 positions a side in a 64×64 frame. IRIS gives these sizes;
+    the strides mean the same levels in frames of any size."""
+    features: int = 512
+    """Channels of the encoder's grid."""
     groups: int = 32
-    """Of every GroupNorm."""
+    """Groups of every GroupNorm."""
 
     def __post_init__(self) -> None:
-        if not self.channels or len(self.channels) != len(self.strides):
-            raise ValueError(f"channels {self.channels} and strides {self.strides} need the same non-zero length")
-        if not set(self.strides) <= {1, 2}:
-            raise ValueError(f"strides are 1 or 2, not {self.strides}")
-        if self.groups < 1 or any(channels % self.groups for channels in self.channels):
-            raise ValueError(f"channels {self.channels} do not split into {self.groups} groups")
+        if len(self.channels) < 2 or self.blocks < 1:
+            raise ValueError(f"need two levels and a block in each, not channels {self.channels}, blocks {self.blocks}")
+        strides = [2**level for level in range(len(self.channels))]
+        if any(stride not in strides for stride in self.attention):
+            raise ValueError(f"attention {self.attention} must name strides of levels, which are {strides}")
+        check_groups(self.channels, self.groups)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return (1,) + (2,) * (len(self.channels) - 1)
 
 
-def map_shape(config: ResidualConfig, height: int, width: int) -> tuple[int, int]:
-    """Height and width of what an encoder makes of a frame."""
-    stride = prod(config.strides)
-    if height % stride or width % stride:
-        raise ValueError(
-            f"frames of {height}×{width} do not divide by the total stride {stride} of strides {config.strides}: "
-            f"height and width must be multiples of {stride}"
-        )
-    return height // stride, width // stride
-
-
-class NormSiLU(nn.GroupNorm):
-    """Group norm and SiLU."""
+class Pointwise(RowLinear):
+    """A 1×1 convolution of (N, C, H, W), which stays in this order in memory."""
 
     def forward(self, features: Tensor) -> Tensor:
-        return F.silu(super().forward(features), inplace=not torch.is_grad_enabled())
+        result = super().forward(rearrange(features, "n c h w -> n h w c"))
+        return rearrange(result, "n h w c -> n c h w").contiguous()
 
 
 class ResidualBlock(nn.Module):
-    """Features (N, C, H, W) plus what two convolutions make of them; another number of channels goes through 1×1."""
+    """Norm, SiLU and convolution, twice, beside a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, groups: int) -> None:
         super().__init__()
-        self.norm_in = NormSiLU(groups, inputs)
-        self.conv_in = nn.Conv2d(inputs, outputs, 3, padding=1)
-        self.norm_out = NormSiLU(groups, outputs)
-        self.conv_out = nn.Conv2d(outputs, outputs, 3, padding=1)
-        self.skip = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
+        self.layers = nn.Sequential(
+            NormSiLU(inputs, groups),
+            RowConv2d(inputs, outputs, 3, padding=1),
+            NormSiLU(outputs, groups),
+            RowConv2d(outputs, outputs, 3, padding=1),
+        )
+        self.shortcut = nn.Identity() if inputs == outputs else Pointwise(inputs, outputs)
 
     def forward(self, features: Tensor) -> Tensor:
-        added: Tensor = self.conv_out(self.norm_out(self.conv_in(self.norm_in(features))))
-        return added.add_(self.skip(features))
-
-
-class Upsample(nn.Conv2d):
-    """Nearest-neighbour doubling, then a 3×3 convolution: as one transposed convolution, with 4/9 of the products."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels, channels, 3, padding=1)
-
-    def forward(self, features: Tensor) -> Tensor:
-        # Doubling gives every value to 2×2 places, so a place of the result weighs it with up to four weights at once.
-        mirrored = self.weight.flip(2, 3).transpose(0, 1)
-        kernel = F.pad(mirrored, (0, 1, 0, 1)) + F.pad(mirrored, (1, 0, 0, 1))
-        kernel = kernel + kernel.roll(1, 2)
-        return F.conv_transpose2d(features, kernel, self.bias, stride=2, padding=1)
-
-
-class FrameEncoder(nn.Module):
-    """Floats (N, `inputs`, H, W) to a map (N, `outputs`, H', W')."""
-
-    def __init__(self, config: ResidualConfig, inputs: int, outputs: int) -> None:
-        super().__init__()
-        width = config.channels[0]
-        layers: list[nn.Module] = [nn.Conv2d(inputs, width, 3, padding=1)]
-        for channels, stride in zip(config.channels, config.strides, strict=True):
-            layers.append(ResidualBlock(width, channels, config.groups))
-            if stride == 2:
-                layers.append(nn.Conv2d(channels, channels, 2, 2))
-            width = channels
-        layers += [NormSiLU(config.groups, width), nn.Conv2d(width, outputs, 3, padding=1)]
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, frames: Tensor) -> Tensor:
-        return _by_groups(self.layers, frames)
-
-
-class FrameDecoder(nn.Module):
-    """A map (N, `inputs`, H', W') to floats (N, `outputs`, H, W)."""
-
-    def __init__(self, config: ResidualConfig, inputs: int, outputs: int) -> None:
-        super().__init__()
-        width = config.channels[-1]
-        layers: list[nn.Module] = [nn.Conv2d(inputs, width, 3, padding=1)]
-        following = (*reversed(config.channels[:-1]), config.channels[0])
-        for channels, stride in zip(following, reversed(config.strides), strict=True):
-            if stride == 2:
-                layers.append(Upsample(width))
-            layers.append(ResidualBlock(width, channels, config.groups))
-            width = channels
-        layers += [NormSiLU(config.groups, width), nn.Conv2d(width, outputs, 3, padding=1)]
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, features: Tensor) -> Tensor:
-        return _by_groups(self.layers, features)
-
-
-def _by_groups(layers: nn.Sequential, inputs: Tensor) -> Tensor:
-    """All layers for a few frames, then for the next few, where no gradient is asked for.
-
-    What a few frames fill stays in the processor's cache, where all but the convolutions are several times as fast.
-    And a convolution is summed in an order that depends on the number of frames: groups of one size give a frame the
-    same bits in a batch of any size.
-    """
-    if torch.is_grad_enabled() or not len(inputs):
-        result: Tensor = layers(inputs)
+        result: Tensor = self.shortcut(features) + self.layers(features)
         return result
-    count = len(inputs)
-    groups = torch.cat([inputs, inputs[:1].expand(-count % GROUP, *inputs.shape[1:])]).unflatten(0, (-1, GROUP))
-    # Channels last, as the convolutions themselves want them.
-    results = [layers(group.contiguous(memory_format=torch.channels_last)) for group in groups]
-    return torch.cat(results)[:count].contiguous()
+
+
+class AttentionBlock(nn.Module):
+    """Every position of a frame attends to all, with one head; there are no position codes."""
+
+    def __init__(self, channels: int, groups: int) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(groups, channels, eps=EPSILON)
+        self.project = RowLinear(channels, 3 * channels)
+        self.output = RowLinear(channels, channels)
+
+    def forward(self, features: Tensor) -> Tensor:
+        projected = self.project(rearrange(self.norm(features), "n c h w -> n 1 (h w) c"))
+        queries, keys, values = (part.contiguous() for part in projected.chunk(3, dim=-1))
+        attended: Tensor = self.output(F.scaled_dot_product_attention(queries, keys, values))
+        return features + rearrange(attended, "n 1 (h w) c -> n c h w", h=features.shape[2]).contiguous()
+
+
+class ResidualEncoder(nn.Module):
+    """Frames (N, C, H, W) uint8 to features (N, `features`, H', W')."""
+
+    def __init__(self, config: ResidualNetworkConfig, observation_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        grid_shape(config, observation_shape)
+        width = config.channels[0]
+        layers: list[nn.Module] = [RowConv2d(observation_shape[0], width, 3, padding=1)]
+        for level, channels in enumerate(config.channels):
+            if level > 0:
+                layers += [Halve(width, width)]
+            layers += _level(config, level, width, config.blocks)
+            width = channels
+        layers += [*_middle(width, config.groups), NormSiLU(width, config.groups)]
+        self.layers = nn.Sequential(*layers, RowConv2d(width, config.features, 3, padding=1))
+
+    def forward(self, observations: Tensor) -> Tensor:
+        features: Tensor = self.layers(to_signed(observations, next(self.parameters())))
+        return features
+
+
+class ResidualDecoder(nn.Module):
+    """Features (N, `features`, H', W') to frames (N, C, H, W), floats around [0, 1]."""
+
+    def __init__(self, config: ResidualNetworkConfig, observation_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        grid_shape(config, observation_shape)
+        width = config.channels[-1]
+        layers: list[nn.Module] = [RowConv2d(config.features, width, 3, padding=1), *_middle(width, config.groups)]
+        for level, channels in reversed(list(enumerate(config.channels))):
+            layers += _level(config, level, width, config.blocks + 1)
+            width = channels
+            if level > 0:
+                layers += [Double(width, width)]
+        layers += [NormSiLU(width, config.groups), RowConv2d(width, observation_shape[0], 3, padding=1)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return from_signed(self.layers(features))
+
+
+def _level(config: ResidualNetworkConfig, level: int, inputs: int, blocks: int) -> Iterator[nn.Module]:
+    """Residual blocks of one size, each with its attention where the level has it."""
+    outputs = config.channels[level]
+    for block in range(blocks):
+        yield ResidualBlock(inputs if block == 0 else outputs, outputs, config.groups)
+        if 2**level in config.attention:
+            yield AttentionBlock(outputs, config.groups)
+
+
+def _middle(channels: int, groups: int) -> Iterator[nn.Module]:
+    yield ResidualBlock(channels, channels, groups)
+    yield AttentionBlock(channels, groups)
+    yield ResidualBlock(channels, channels, groups)

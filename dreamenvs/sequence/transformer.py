@@ -43,7 +43,7 @@ class TransformerConfig:
     """How many inputs each input attends to, itself included."""
     slack: int = 0
     """Slots of the cache beyond the window. With K of them, K + 1 inputs at once are appended in place, and a cache is
-    usable while no more than K + 1 inputs were appended after it. For token-level models: a block of tokens less one."""
+    usable while no more than K + 1 inputs were appended after it: for token-level models a block of tokens less one."""
     layer: LayerName = "lean"
     """What the layers are made of, beside attention: see `sequence/layers.py`."""
 
@@ -54,6 +54,32 @@ class TransformerConfig:
             raise ValueError("layers, feed_forward and window are at least 1, slack at least 0")
         if self.layer not in get_args(LayerName):
             raise ValueError(f"layer is one of {get_args(LayerName)}, not {self.layer!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockTransformerConfig:
+    """GPT layers over blocks of inputs, one block for each frame; the defaults are IRIS's."""
+
+    width: int = 256
+    layers: int = 10
+    heads: int = 4
+    feed_forward: int = 1024
+    dropout: float = 0.1
+    blocks: int = 20
+    """The window, in blocks."""
+
+    def for_blocks(self, length: int) -> TransformerConfig:
+        """The same for blocks of `length` inputs, with room for one block beside the window."""
+        return TransformerConfig(
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads,
+            feed_forward=self.feed_forward,
+            dropout=self.dropout,
+            window=self.blocks * length,
+            slack=length - 1,
+            layer="gpt",
+        )
 
 
 class Transformer(nn.Module):

@@ -14,7 +14,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from dreamenvs.nn.layers import RowLinear
-from dreamenvs.nn.residual import FrameDecoder, FrameEncoder, ResidualConfig, map_shape
+from dreamenvs.nn.frame_network import FrameDecoder, FrameEncoder, FrameNetworkConfig, map_shape
 from dreamenvs.tokenizers.unit_quantizer import UnitQuantized, UnitQuantizer
 from dreamenvs.types import LossTerms
 
@@ -23,9 +23,9 @@ from dreamenvs.types import LossTerms
 class DeltaConfig:
     """A discrete autoencoder of transitions; the defaults are the paper's for Crafter."""
 
-    conv: ResidualConfig = field(default_factory=ResidualConfig)
+    network: FrameNetworkConfig = field(default_factory=FrameNetworkConfig)
     """Of the encoder, and of the decoder, which goes through it backwards."""
-    condition: ResidualConfig = field(default_factory=ResidualConfig)
+    condition: FrameNetworkConfig = field(default_factory=FrameNetworkConfig)
     """Of the network through which the decoder sees the previous frame."""
     channels: int = 64
     """Of the map that is cut into patches, one for each token."""
@@ -58,23 +58,23 @@ class DeltaTokenizer(nn.Module):
         self.config = config
         channels, height, width = observation_shape
         self.frame = height, width
-        self.grid = map_shape(config.conv, height, width)
+        self.grid = map_shape(config.network, height, width)
         if map_shape(config.condition, height, width) != self.grid:
-            raise ValueError("conv and condition must make maps of the same size: their strides multiply alike")
+            raise ValueError("network and condition must make maps of the same size: their strides multiply alike")
         if any(cells % patches for cells, patches in zip(self.grid, config.patches, strict=True)):
             raise ValueError(f"a map of {self.grid} does not split into {config.patches} patches")
         cells = self.grid[0] * self.grid[1]
         patch = cells // self.num_tokens * config.channels
         # An embedding of a discrete action is a linear map of its one-hot code.
         self.encoder_actions = RowLinear(action_width, height * width, bias=False)
-        self.encoder = FrameEncoder(config.conv, 2 * channels + 1, config.channels)
+        self.encoder = FrameEncoder(config.network, 2 * channels + 1, config.channels)
         self.contract = RowLinear(patch, config.code_width)
         self.quantizer = UnitQuantizer(config.codes, config.code_width, config.decay, config.revival_updates)
         self.expand = RowLinear(config.code_width, patch)
         self.decoder_actions = RowLinear(action_width, config.action_channels * cells, bias=False)
         self.condition = FrameEncoder(config.condition, channels, config.condition_channels)
         inputs = config.channels + config.condition_channels + config.action_channels
-        self.decoder = FrameDecoder(config.conv, inputs, channels)
+        self.decoder = FrameDecoder(config.network, inputs, channels)
         for layer in (self.encoder_actions, self.contract, self.expand, self.decoder_actions):
             nn.init.normal_(layer.weight, std=0.02)
 
@@ -85,6 +85,11 @@ class DeltaTokenizer(nn.Module):
     @property
     def vocabulary(self) -> int:
         return self.config.codes
+
+    @property
+    def latent_width(self) -> int:
+        """The size of a whole transition's latent, K·D."""
+        return self.num_tokens * self.config.code_width
 
     def encode(self, previous: Tensor, actions: Tensor, following: Tensor) -> Tensor:
         """Tokens (N, K) int64 of the transitions between frames, deterministic."""

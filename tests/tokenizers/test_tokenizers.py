@@ -75,12 +75,19 @@ def test_a_few_updates_lower_the_reconstruction_error(kind: str) -> None:
     errors = []
     for _ in range(30):
         posterior = tokenizer.posterior(target)
-        error = (tokenizer.decode(posterior.latent) - target / 255).square().sum((1, 2, 3)).mean()
+        error = tokenizer.reconstruction(tokenizer.decode(posterior.latent), target).mean()
         optimizer.zero_grad()
         (error + posterior.commitment.mean()).backward()
         optimizer.step()
         errors.append(error.item())
     assert min(errors[-5:]) < 0.75 * errors[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reconstruction_is_the_squared_error_summed_over_each_frame(kind: str) -> None:
+    pixels = torch.rand(4, *SHAPE, dtype=torch.float64)
+    expected = [((one - frame / 255) ** 2).sum() for one, frame in zip(pixels, frames().double(), strict=True)]
+    torch.testing.assert_close(build(kind).reconstruction(pixels, frames()), torch.stack(expected))
 
 
 def test_commitment_is_equation_1_over_the_whole_frame() -> None:
