@@ -11,8 +11,8 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from dreamenvs.nn.layers import RowLayerNorm, RowLinear
 from dreamenvs.nn.frame_network import FrameEncoder, FrameNetworkConfig, map_shape
+from dreamenvs.nn.layers import RowLayerNorm, RowLinear
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -134,7 +134,9 @@ def _by_groups(layers: nn.Sequential, inputs: Tensor) -> Tensor:
         result: Tensor = layers(inputs)
         return result
     count = len(inputs)
-    groups = torch.cat([inputs, inputs[:1].expand(-count % GROUP, *inputs.shape[1:])]).unflatten(0, (-1, GROUP))
+    groups = torch.cat([inputs, inputs[:1].expand(-count % GROUP, *inputs.shape[1:])]).view(
+        -1, GROUP, *inputs.shape[1:]
+    )
     # Channels last, as the convolutions themselves want them.
     results = [layers(group.contiguous(memory_format=torch.channels_last)) for group in groups]
     return torch.cat(results)[:count].contiguous()

@@ -13,8 +13,8 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from dreamenvs.nn.layers import RowLinear
 from dreamenvs.nn.frame_network import FrameDecoder, FrameEncoder, FrameNetworkConfig, map_shape
+from dreamenvs.nn.layers import RowLinear
 from dreamenvs.tokenizers.unit_quantizer import UnitQuantized, UnitQuantizer
 from dreamenvs.types import LossTerms
 
