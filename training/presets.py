@@ -7,12 +7,16 @@ from typing import Any
 
 from dreamenvs.heads import HeadConfig
 from dreamenvs.models import FAMILIES
+from dreamenvs.models.delta_iris import DeltaIRISConfig
+from dreamenvs.models.frame_token import FrameTokenConfig
 from dreamenvs.models.turns import TurnConfig, TurnsOptimization
 from dreamenvs.nn.conv import ConvConfig
+from dreamenvs.nn.frame_network import FrameNetworkConfig
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config
-from dreamenvs.sequence.transformer import TransformerConfig
+from dreamenvs.sequence.transformer import BlockTransformerConfig, TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig
+from dreamenvs.tokenizers.delta import DeltaConfig
 from dreamenvs.tokenizers.vq import VQConfig
 
 PRESETS = ("small", "paper")
@@ -30,6 +34,8 @@ def model_config(family: str, preset: str) -> Any:
         return paper
     if preset != "small":
         raise ValueError(f"there are the presets {', '.join(PRESETS)}, not {preset!r}")
+    if isinstance(paper, DeltaIRISConfig):
+        return small_delta_iris()
     # Every patch of 4 × 4 pixels, a cell of MinAtar, is a token, and no token depends on what is far away from it.
     conv = ConvConfig(channels=(32, 48), strides=(2, 2), kernel=3, norm="channel")
     tokenizer: VQConfig | CategoricalConfig = VQConfig(
@@ -50,4 +56,23 @@ def model_config(family: str, preset: str) -> Any:
         prior=prior,
         head=HeadConfig(units=128),
         optimization=OPTIMIZATION,
+    )
+
+
+def small_delta_iris() -> DeltaIRISConfig:
+    """Δ-IRIS with about a million weights, whose networks see a frame in patches of 4 × 4 pixels."""
+    network = FrameNetworkConfig(channels=(48, 48), strides=(1, 1), groups=8, patch=4)
+    return DeltaIRISConfig(
+        tokenizer=DeltaConfig(
+            network=network, condition=network, channels=16, codes=128, code_width=32, revival_updates=1000
+        ),
+        frame_token=FrameTokenConfig(
+            network=FrameNetworkConfig(channels=(32, 32), strides=(1, 2), groups=8, patch=4), channels=8
+        ),
+        sequence=BlockTransformerConfig(width=128, layers=2, heads=4, feed_forward=512, dropout=0.0, blocks=16),
+        head=HeadConfig(units=128),
+        optimization=TurnsOptimization(
+            tokenizer=TurnConfig(rows=16, length=3, updates=2000, clip=10.0),
+            dynamics=TurnConfig(rows=16, length=16, updates=1200, weight_decay=1e-2, clip=10.0),
+        ),
     )

@@ -26,23 +26,28 @@ class FrameNetworkConfig:
     """1 or 2; a level of stride 2 halves the frame after its block."""
     groups: int = 32
     """Of every GroupNorm."""
+    patch: int = 1
+    """Squares of as many pixels a side enter and leave as one position. 1 in the paper, where half of the work is done
+    at the frame's full size."""
 
     def __post_init__(self) -> None:
         if not self.channels or len(self.channels) != len(self.strides):
             raise ValueError(f"channels {self.channels} and strides {self.strides} need the same non-zero length")
         if not set(self.strides) <= {1, 2}:
             raise ValueError(f"strides are 1 or 2, not {self.strides}")
+        if self.patch < 1:
+            raise ValueError(f"a patch has at least one pixel a side, not {self.patch}")
         if self.groups < 1 or any(channels % self.groups for channels in self.channels):
             raise ValueError(f"channels {self.channels} do not split into {self.groups} groups")
 
 
 def map_shape(config: FrameNetworkConfig, height: int, width: int) -> tuple[int, int]:
     """Height and width of what an encoder makes of a frame."""
-    stride = prod(config.strides)
+    stride = config.patch * prod(config.strides)
     if height % stride or width % stride:
         raise ValueError(
-            f"frames of {height}×{width} do not divide by the total stride {stride} of strides {config.strides}: "
-            f"height and width must be multiples of {stride}"
+            f"frames of {height}×{width} do not divide by the total stride {stride} of patch {config.patch} and "
+            f"strides {config.strides}: height and width must be multiples of {stride}"
         )
     return height // stride, width // stride
 
@@ -90,7 +95,9 @@ class FrameEncoder(nn.Module):
     def __init__(self, config: FrameNetworkConfig, inputs: int, outputs: int) -> None:
         super().__init__()
         width = config.channels[0]
-        layers: list[nn.Module] = [nn.Conv2d(inputs, width, 3, padding=1)]
+        layers: list[nn.Module] = [nn.Conv2d(inputs * config.patch**2, width, 3, padding=1)]
+        if config.patch > 1:
+            layers.insert(0, nn.PixelUnshuffle(config.patch))
         for channels, stride in zip(config.channels, config.strides, strict=True):
             layers.append(ResidualBlock(width, channels, config.groups))
             if stride == 2:
@@ -108,7 +115,7 @@ class FrameDecoder(nn.Module):
 
     def __init__(self, config: FrameNetworkConfig, inputs: int, outputs: int) -> None:
         super().__init__()
-        width = config.channels[-1]
+        pixels, width = outputs * config.patch**2, config.channels[-1]
         layers: list[nn.Module] = [nn.Conv2d(inputs, width, 3, padding=1)]
         following = (*reversed(config.channels[:-1]), config.channels[0])
         for channels, stride in zip(following, reversed(config.strides), strict=True):
@@ -116,7 +123,9 @@ class FrameDecoder(nn.Module):
                 layers.append(Upsample(width))
             layers.append(ResidualBlock(width, channels, config.groups))
             width = channels
-        layers += [NormSiLU(config.groups, width), nn.Conv2d(width, outputs, 3, padding=1)]
+        layers += [NormSiLU(config.groups, width), nn.Conv2d(width, pixels, 3, padding=1)]
+        if config.patch > 1:
+            layers.append(nn.PixelShuffle(config.patch))
         self.layers = nn.Sequential(*layers)
 
     def forward(self, features: Tensor) -> Tensor:
