@@ -49,8 +49,7 @@ def attend_few(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | 
 
     `visible` (N, T, S) hides the rest; None shows all, with the same bits as a mask that does.
     """
-    # Rows of queries, transposed, and not columns, for which BLAS takes longer.
-    scores = torch.bmm(keys, (queries * queries.shape[-1] ** -0.5).mT).mT
+    scores = torch.bmm(queries * queries.shape[-1] ** -0.5, keys.mT)
     if visible is not None:
-        scores = scores.masked_fill_(~visible, -torch.inf)
+        scores.masked_fill_(~visible, -torch.inf)
     return torch.bmm(scores.softmax(-1), values)

@@ -42,7 +42,7 @@ def _product(weight: Tensor, columns: Tensor, bias: Tensor | None) -> Tensor:
         results = torch.addmm(bias[:, None], weight[:, part], columns[part])
     for start in others:
         part = slice(start, start + MAX_SUM)
-        results.addmm_(weight[:, part], columns[part])
+        torch.addmm(results, weight[:, part], columns[part], out=results)
     return results
 
 

@@ -156,8 +156,8 @@ class Transformer(nn.Module):
             # (B, T, heads, d) as (B · heads, T, d): a view of one input, a copy of several.
             parts = (part.transpose(1, 2).reshape(-1, count, self.head_dim) for part in layer.project(hidden, turns))
             queries, keys, values = parts
-            key_slots.index_put_((slots[i],), keys.reshape(-1, self.head_dim))
-            value_slots.index_put_((slots[i],), values.reshape(-1, self.head_dim))
+            key_slots.index_copy_(0, slots[i], keys.reshape(-1, self.head_dim))
+            value_slots.index_copy_(0, slots[i], values.reshape(-1, self.head_dim))
             attended = attend_few(queries, all_keys[:, i, :span], all_values[:, i, :span], visible)
             attended = attended.view(rows, -1, count, self.head_dim).transpose(1, 2).reshape(inputs.shape)
             hidden = layer.finish(hidden, attended)
