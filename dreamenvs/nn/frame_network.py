@@ -6,6 +6,7 @@ convolutions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -13,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-GROUP = 4
-"""Frames that go through a network together."""
+GROUP = 8
+"""Frames that go through a network together; a dream never has fewer rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,13 @@ class NormSiLU(nn.GroupNorm):
         return F.silu(super().forward(features), inplace=not torch.is_grad_enabled())
 
 
+class Pointwise(nn.Linear):
+    """A 1×1 convolution, as one product of matrices."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward(features.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
 class ResidualBlock(nn.Module):
     """Features (N, C, H, W) plus what two convolutions make of them; another number of channels goes through 1×1."""
 
@@ -68,7 +76,7 @@ class ResidualBlock(nn.Module):
         self.conv_in = nn.Conv2d(inputs, outputs, 3, padding=1)
         self.norm_out = NormSiLU(groups, outputs)
         self.conv_out = nn.Conv2d(outputs, outputs, 3, padding=1)
-        self.skip = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
+        self.skip = nn.Identity() if inputs == outputs else Pointwise(inputs, outputs)
 
     def forward(self, features: Tensor) -> Tensor:
         added: Tensor = self.conv_out(self.norm_out(self.conv_in(self.norm_in(features))))
@@ -82,11 +90,15 @@ class Upsample(nn.Conv2d):
         super().__init__(channels, channels, 3, padding=1)
 
     def forward(self, features: Tensor) -> Tensor:
+        return self.prepared()(features)
+
+    def prepared(self) -> Callable[[Tensor], Tensor]:
+        """The layer with its kernel computed, for as long as the weights stay as they are."""
         # Doubling gives every value to 2×2 places, so a place of the result weighs it with up to four weights at once.
         mirrored = self.weight.flip(2, 3).transpose(0, 1)
         kernel = F.pad(mirrored, (0, 1, 0, 1)) + F.pad(mirrored, (1, 0, 0, 1))
         kernel = kernel + kernel.roll(1, 2)
-        return F.conv_transpose2d(features, kernel, self.bias, stride=2, padding=1)
+        return lambda features: F.conv_transpose2d(features, kernel, self.bias, stride=2, padding=1)
 
 
 class FrameEncoder(nn.Module):
@@ -142,10 +154,14 @@ def _by_groups(layers: nn.Sequential, inputs: Tensor) -> Tensor:
     if torch.is_grad_enabled() or not len(inputs):
         result: Tensor = layers(inputs)
         return result
-    count = len(inputs)
-    groups = torch.cat([inputs, inputs[:1].expand(-count % GROUP, *inputs.shape[1:])]).view(
-        -1, GROUP, *inputs.shape[1:]
-    )
-    # Channels last, as the convolutions themselves want them.
-    results = [layers(group.contiguous(memory_format=torch.channels_last)) for group in groups]
+    count, shape = len(inputs), inputs.shape[1:]
+    groups = torch.cat([inputs, inputs[:1].expand(-count % GROUP, *shape)]).view(-1, GROUP, *shape)
+    steps = [layer.prepared() if isinstance(layer, Upsample) else layer for layer in layers]
+    results = []
+    for group in groups:
+        # Channels last, as the convolutions themselves want them.
+        features = group.contiguous(memory_format=torch.channels_last)
+        for step in steps:
+            features = step(features)
+        results.append(features)
     return torch.cat(results)[:count].contiguous()
