@@ -17,6 +17,8 @@ from torch.nn import functional as F
 GROUP = 8
 """Frames that go through a network together; a dream never has fewer rows."""
 
+_KEPT = 2**25 - 2**16
+
 
 @dataclass(frozen=True, kw_only=True)
 class FrameNetworkConfig:
@@ -154,6 +156,9 @@ def _by_groups(layers: nn.Sequential, inputs: Tensor) -> Tensor:
     if torch.is_grad_enabled() or not len(inputs):
         result: Tensor = layers(inputs)
         return result
+    # The C library gives freed memory back to the system, to be cleared and mapped again, unless it has seen a larger
+    # block freed: this one is never touched and costs nothing.
+    torch.empty(_KEPT, dtype=torch.uint8)
     count, shape = len(inputs), inputs.shape[1:]
     groups = torch.cat([inputs, inputs[:1].expand(-count % GROUP, *shape)]).view(-1, GROUP, *shape)
     steps = [layer.prepared() if isinstance(layer, Upsample) else layer for layer in layers]
