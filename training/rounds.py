@@ -63,6 +63,9 @@ class Args:
     """Segments in a batch."""
     sampled: int = 32
     """Tokens per frame whose likelihood an update computes; 0 for all of them."""
+    frame_weight: float = 1.0
+    """Of the next frame's likelihood, a sum over its tokens, beside those of reward and termination. Lower it where
+    these hang on what few tokens show, such as who meets whom: frames are learned without that."""
     exclusive: bool = False
     """Let what may appear in many places appear in turn rather than everywhere at once: for worlds with entrances."""
     ppo_steps: int = 300_000
@@ -162,7 +165,7 @@ def measure_transfer(args: Args, policy: Any, checkpoint: Checkpoint, seed: int)
 def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, commands: tuple[str, ...]) -> None:
     """Fit this round's dream, from the weights of the round before."""
     config = model_config(family, args.preset)
-    objective = replace(config.prior.objective, sampled=args.sampled)
+    objective = replace(config.prior.objective, sampled=args.sampled, weight=args.frame_weight)
     prior = replace(config.prior, objective=objective, exclusive=args.exclusive)
     turns = config.optimization
     updates = args.last_updates if number == args.rounds - 1 and args.last_updates else args.dynamics_updates
