@@ -26,7 +26,9 @@ from dreamenvs.envs.catalog import WORLDS
 from dreamenvs.envs.source import default_source, describe, make_source
 from dreamenvs.types import Scalar, SourceEnv
 
-PolicyName = Literal["random", "tracker"]
+PolicyName = Literal["random", "persistent", "tracker"]
+HOLD = 16.0
+"""Steps for which the persistent policy holds a move, on average: enough to cross MinAtar's field in Freeway."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,8 @@ class Args:
     steps: int = 60_000
     """Agent steps, over all episodes."""
     policy: PolicyName = "random"
-    """`tracker` is a scripted player of ALE/Pong with random bursts."""
+    """`persistent` holds each random move for a while, and so gets to where single moves would take it back; `tracker`
+    is a scripted player of ALE/Pong with random bursts."""
     num_envs: int = 1
     """Environments that are played at once, in processes of their own when there are several."""
     seed: int = 0
@@ -84,6 +87,8 @@ def build_policy(name: PolicyName, env_id: str, space: gymnasium.Space[Any], see
     """A policy by its name, for one row or many."""
     if name == "random":
         return RandomPolicy(space, seed)
+    if name == "persistent":
+        return EpsilonPolicy(RandomPolicy(space, seed), space, 1.0, seed + 1, burst=HOLD)
     if not env_id.startswith("ALE/Pong-"):
         raise SystemExit(f"the tracker plays ALE/Pong only, not {env_id}; use the random policy")
     return EpsilonPolicy(PongTracker(seed), space, EPSILONS, seed + 1, burst=BURST)

@@ -1,4 +1,5 @@
-"""Model sizes by name: `paper`, the papers' own, and `small`, for two CPU cores and a checkpoint of a few megabytes."""
+"""Model sizes by name: `paper`, the papers' own; `small`, for two CPU cores and a checkpoint of a few megabytes; and
+`cells`, as small, for worlds whose patches of 4 × 4 pixels hold one colour each, as those of MinAtar."""
 
 from __future__ import annotations
 
@@ -15,12 +16,24 @@ from dreamenvs.sequence.transformer import TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig
 from dreamenvs.tokenizers.vq import VQConfig
 
-PRESETS = ("small", "paper")
+PRESETS = ("small", "cells", "paper")
 OPTIMIZATION = TurnsOptimization(
     tokenizer=TurnConfig(rows=32, length=1, updates=1500),
     dynamics=TurnConfig(rows=32, length=32, updates=2000, weight_decay=1e-3),
 )
 """Of the small preset: about ten minutes on one core for MinAtar."""
+CELLS = VQConfig(
+    conv=ConvConfig(channels=(32, 48), strides=(2, 2), kernel=2, norm="channel"),
+    codes=16,
+    code_width=8,
+    commitment=0.25 / 8,
+    decay=0.5,
+    revival=0.5,
+)
+"""A code for each colour and a token for each cell. Kernels that overlap let a token depend on its neighbours: in
+MinAtar Freeway 15.5 % of the tokens then change from frame to frame while 7.2 % of the cells do. In eight numbers the
+mixer, which is linear, can tell the colours apart; and the codes follow fast, for else colours that come near each
+other in a young encoder are given one code."""
 
 
 def model_config(family: str, preset: str) -> Any:
@@ -28,13 +41,15 @@ def model_config(family: str, preset: str) -> Any:
     paper = FAMILIES[family].paper
     if preset == "paper":
         return paper
-    if preset != "small":
+    if preset not in PRESETS:
         raise ValueError(f"there are the presets {', '.join(PRESETS)}, not {preset!r}")
     # Every patch of 4 × 4 pixels, a cell of MinAtar, is a token, and no token depends on what is far away from it.
     conv = ConvConfig(channels=(32, 48), strides=(2, 2), kernel=3, norm="channel")
     tokenizer: VQConfig | CategoricalConfig = VQConfig(
         conv=conv, codes=32, code_width=4, commitment=0.25 / 4, revival=0.5
     )
+    if preset == "cells":
+        tokenizer = CELLS
     if isinstance(paper.tokenizer, CategoricalConfig):
         conv = ConvConfig(channels=(24, 48, 32), strides=(2, 2, 2))
         tokenizer = CategoricalConfig(conv=conv, categories=16, classes=16)
