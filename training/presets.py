@@ -8,11 +8,15 @@ from typing import Any
 
 from dreamenvs.heads import HeadConfig
 from dreamenvs.models import FAMILIES
+from dreamenvs.models.iris import TokenLevelConfig
+from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.models.turns import TurnConfig, TurnsOptimization
 from dreamenvs.nn.conv import ConvConfig
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
+from dreamenvs.priors.parallel import ParallelConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config
-from dreamenvs.sequence.transformer import TransformerConfig
+from dreamenvs.sequence.retnet import RetNetConfig
+from dreamenvs.sequence.transformer import BlockTransformerConfig, TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig
 from dreamenvs.tokenizers.vq import VQConfig
 
@@ -36,6 +40,17 @@ mixer, which is linear, can tell the colours apart; and the codes follow fast, f
 other in a young encoder are given one code."""
 
 
+PATCHES = VQConfig(
+    conv=ConvConfig(channels=(32, 64, 96), strides=(2, 2, 2), kernel=2, norm="channel"),
+    codes=128,
+    code_width=16,
+    commitment=0.25 / 16,
+    decay=0.9,
+    revival=0.5,
+)
+"""A token for each patch of 8 × 8 pixels: token-level models pay for every one."""
+
+
 def model_config(family: str, preset: str) -> Any:
     """The config of a family under a preset."""
     paper = FAMILIES[family].paper
@@ -43,6 +58,15 @@ def model_config(family: str, preset: str) -> Any:
         return paper
     if preset not in PRESETS:
         raise ValueError(f"there are the presets {', '.join(PRESETS)}, not {preset!r}")
+    if isinstance(paper, StepVQConfig):
+        return small_frame_level(paper, preset)
+    if preset == "cells":
+        raise SystemExit(f"the preset cells is for frame-level families; {family} has small and paper")
+    return small_token_level(paper)
+
+
+def small_frame_level(paper: StepVQConfig, preset: str) -> StepVQConfig:
+    """STEP-VQ and its baselines with about a million weights."""
     # Every patch of 4 × 4 pixels, a cell of MinAtar, is a token, and no token depends on what is far away from it.
     conv = ConvConfig(channels=(32, 48), strides=(2, 2), kernel=3, norm="channel")
     tokenizer: VQConfig | CategoricalConfig = VQConfig(
@@ -65,4 +89,26 @@ def model_config(family: str, preset: str) -> Any:
         prior=prior,
         head=HeadConfig(units=128),
         optimization=OPTIMIZATION,
+    )
+
+
+def small_token_level(paper: TokenLevelConfig) -> TokenLevelConfig:
+    """IRIS and REM with less than a million weights, and rewards of any size."""
+    sequence: BlockTransformerConfig | RetNetConfig = BlockTransformerConfig(
+        width=128, layers=3, heads=4, feed_forward=512, dropout=0.0, blocks=8
+    )
+    if isinstance(paper.sequence, RetNetConfig):
+        sequence = RetNetConfig(width=128, layers=3, heads=4, feed_forward=512, dropout=0.0, chunk=104)
+    prior = ParallelConfig(coupled=True) if isinstance(paper.prior, ParallelConfig) else paper.prior
+    return replace(
+        paper,
+        tokenizer=PATCHES,
+        sequence=sequence,
+        prior=prior,
+        rewards="two_hot",
+        head=HeadConfig(units=128),
+        optimization=TurnsOptimization(
+            tokenizer=TurnConfig(rows=64, length=1, updates=1500),
+            dynamics=TurnConfig(rows=16, length=12, updates=3000, weight_decay=1e-2, clip=10.0),
+        ),
     )

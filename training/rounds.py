@@ -20,7 +20,7 @@ import torch
 import tyro
 from collect import PolicyName, choose_source, collect_into, world_name
 from fit_world_model import BY_SPELLING, Bookkeeping, Recipe, fit_dream
-from ppo import PPOConfig, learn
+from ppo import EXPLORATION, PPOConfig, explorer, learn
 from presets import model_config
 
 import dreamenvs
@@ -30,8 +30,8 @@ from dreamenvs.data.collect import EpsilonPolicy
 from dreamenvs.data.replay import Replay
 from dreamenvs.envs.library import new_name, user_directory
 from dreamenvs.envs.source import make_source
-from dreamenvs.envs.watching import WatchingPolicy
 from dreamenvs.evaluation.transfer import Transfer, transfer
+from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.types import SourceEnv
 
 
@@ -40,7 +40,7 @@ class Args:
     """Collect, fit, learn in the dream, and collect again."""
 
     family: Annotated[str, tyro.conf.Positional] = "stepvq"
-    """Which family: stepvq, stepvqt, cb or cbt."""
+    """Which family: stepvq, stepvqt, cb, cbt, iris or rem."""
     env: str = "MinAtar/Breakout-v1"
     """The real environment."""
     preset: Literal["small", "cells"] = "small"
@@ -72,7 +72,7 @@ class Args:
     """Imagined steps of a round's policy."""
     ppo: PPOConfig = field(default_factory=PPOConfig)
     """How it learns."""
-    epsilons: tuple[float, ...] = (0.0, 0.02, 0.1, 0.25)
+    epsilons: tuple[float, ...] = EXPLORATION
     """Shares of random moves in its real episodes, one of which is drawn for each."""
     num_envs: int = 16
     """Real episodes that are played side by side."""
@@ -132,21 +132,19 @@ def collect_round(args: Args, run: Path, source: SourceEnv, number: int) -> Repl
     if number == 0:
         policy: Any = args.policy or ("tracker" if args.env.startswith("ALE/Pong-") else "random")
     else:
-        policy = explorer(args, dream_of(run, number - 1), source, seed)
+        policy = learned(args, dream_of(run, number - 1), source, seed)
     return collect_into(
         directory, source, policy, args.steps, seed=seed, num_envs=args.num_envs, notes={"round": number}
     )
 
 
-def explorer(args: Args, dream: Path, source: SourceEnv, seed: int) -> EpsilonPolicy:
-    """PPO that learned in a dream, on real frames and with random moves."""
+def learned(args: Args, dream: Path, source: SourceEnv, seed: int) -> EpsilonPolicy:
+    """PPO that learned in a dream, measured if asked for, on real frames and with random moves."""
     checkpoint = dreamenvs.load(dream)
     policy = learn(checkpoint, args.ppo_steps, seed, args.ppo)
     if args.episodes:
         print(measure_transfer(args, policy, checkpoint, seed).table())
-    env = make_source(source)
-    watching = WatchingPolicy(policy, checkpoint.model, "latent")
-    return EpsilonPolicy(watching, env.action_space, args.epsilons, seed)
+    return explorer(policy, checkpoint, make_source(source).action_space, args.epsilons, seed)
 
 
 def measure_transfer(args: Args, policy: Any, checkpoint: Checkpoint, seed: int) -> Transfer:
@@ -165,8 +163,9 @@ def measure_transfer(args: Args, policy: Any, checkpoint: Checkpoint, seed: int)
 def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, commands: tuple[str, ...]) -> None:
     """Fit this round's dream, from the weights of the round before."""
     config = model_config(family, args.preset)
-    objective = replace(config.prior.objective, sampled=args.sampled, weight=args.frame_weight)
-    prior = replace(config.prior, objective=objective, exclusive=args.exclusive)
+    if isinstance(config, StepVQConfig):
+        objective = replace(config.prior.objective, sampled=args.sampled, weight=args.frame_weight)
+        config = replace(config, prior=replace(config.prior, objective=objective, exclusive=args.exclusive))
     turns = config.optimization
     updates = args.last_updates if number == args.rounds - 1 and args.last_updates else args.dynamics_updates
     turns = replace(
@@ -179,7 +178,7 @@ def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, c
         return
     recipe = Recipe(
         family=family,
-        config=replace(config, prior=prior, optimization=turns),
+        config=replace(config, optimization=turns),
         seed=args.seed + number,
         init=str(run / f"round{number - 1}") if number else None,
     )
