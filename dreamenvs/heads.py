@@ -56,6 +56,34 @@ class RewardHead(nn.Module):
         return masked_mean(two_hot_loss(self.logits(hidden), rewards), valid)
 
 
+class SignRewardHead(nn.Module):
+    """Rewards (…) of hidden (…, D) as their signs, one of three classes (IRIS, REM).
+
+    It says the mean, p(+1) - p(-1): the published code draws a class, which has the same mean and adds noise.
+    """
+
+    def __init__(self, config: HeadConfig, width: int) -> None:
+        super().__init__()
+        self.trunk = _trunk(config, width)
+        self.output = _output(config, width, 3)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits (…, 3) of -1, 0 and 1."""
+        # Not self.output(…): a product with few columns is summed in an order that depends on the number of rows.
+        weighted: Tensor = self.trunk(hidden)[..., None, :] * self.output.weight
+        return (weighted.sum(-1) + self.output.bias).float()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        shares = self.logits(hidden).softmax(-1)
+        return shares[..., 2] - shares[..., 0]
+
+    def loss(self, hidden: Tensor, rewards: Tensor, valid: Tensor) -> Tensor:
+        """Cross-entropy () with the signs of the rewards (…), over the valid (…) ones."""
+        classes = rewards.sign().long() + 1
+        logits = self.logits(hidden)
+        return masked_mean(F.cross_entropy(logits.flatten(0, -2), classes.flatten(), reduction="none"), valid.flatten())
+
+
 class TerminationHead(nn.Module):
     """Log-odds (…) that the episode has terminated, of hidden (…, D)."""
 

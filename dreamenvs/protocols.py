@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor, nn
 
@@ -162,6 +162,13 @@ class Tokenizer(Protocol):
         """Encode (N, C, H, W) uint8 with gradients; statistics of the codes, as of EMA, move only in training mode."""
         ...
 
+    def reconstruction(self, pixels: Tensor, observations: Tensor) -> Tensor:
+        """(N,) how far decoded pixels (N, C, H, W) are from observations (N, C, H, W) uint8, in the tokenizer's scale.
+
+        This is what training minimises, weighed against `Posterior.commitment`; it compares no two tokenizers.
+        """
+        ...
+
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
@@ -185,4 +192,65 @@ class FramePrior(Protocol):
 
         `previous` are the tokens (N, K) of the frames before, for estimates that look closer at what changes.
         """
+        ...
+
+
+class PeekingModel(SequenceModel[CacheT], Protocol[CacheT]):
+    """A sequence model that can say what would follow without moving on: what POP asks of it."""
+
+    def extend_last(self, inputs: Tensor, cache: CacheT) -> tuple[Tensor, CacheT]:
+        """`extend` by inputs (B, T, D), with the hidden (B, D) of the last one alone."""
+        ...
+
+    def peek(self, queries: Tensor, cache: CacheT) -> Tensor:
+        """The hidden (B, K, D) that `extend` by the same queries (K, D) in every row would give; the cache stays."""
+        ...
+
+    def forward_peeking(self, blocks: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden (B, T, L, D) of blocks (B, T, L, D), and (B, T, K, D) of queries (K, D) in the place of each block."""
+        ...
+
+
+class Drawn(NamedTuple):
+    """A frame that was drawn."""
+
+    tokens: Tensor  # (B, K) int64
+    finite: Tensor  # (B,) bool, whether every logit behind them was finite
+    cache: Any
+
+
+class Foreseen(NamedTuple):
+    """What a token-level model says of segments of T frames, with gradients."""
+
+    actions: Tensor  # (B, T, D), hidden after each action
+    tokens: Tensor  # (B, T - 1, K, D), hidden from which the tokens of every frame but the first are predicted
+
+
+class BlockPrior(Protocol):
+    """Predicts a frame's tokens with a sequence model over blocks of K tokens and an action, which it is given.
+
+    Between frames the cache holds what the prior has left in it: `read` brings it there after a real frame, `sample`
+    after an imagined one, and `advance` goes on from there.
+    """
+
+    def read(self, sequence: Any, latest: Tensor, cache: Any) -> Any:
+        """The cache once a real frame's embedded tokens (B, K, D) have come."""
+        ...
+
+    def advance(self, sequence: Any, latest: Tensor, action: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Hidden (B, D) after an embedded action (B, D) on the latest frame (B, K, D), and the cache."""
+        ...
+
+    def sample(
+        self, sequence: Any, hidden: Tensor, cache: Any, embed: Callable[[Tensor], Tensor], noise: Noise
+    ) -> Drawn:
+        """The next frame after `advance` gave hidden and cache; `embed` makes inputs (B, K', D) of tokens (B, K')."""
+        ...
+
+    def foresee(self, sequence: Any, blocks: Tensor) -> Foreseen:
+        """All predictions for embedded blocks (B, T, K + 1, D) at once, for training."""
+        ...
+
+    def loss(self, hidden: Tensor, tokens: Tensor, valid: Tensor) -> LossTerms:
+        """How badly hidden (N, K, D) predicts tokens (N, K), over the valid (N,) frames."""
         ...

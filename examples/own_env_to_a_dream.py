@@ -20,8 +20,8 @@ from dreamenvs.envs.source import describe, make_source
 from dreamenvs.evaluation.fidelity import measure
 from dreamenvs.fitting.fit import Fit
 from dreamenvs.models import FAMILIES
-from dreamenvs.models.frame_level import TurnConfig, TurnsOptimization
 from dreamenvs.models.step_vq import StepVQConfig
+from dreamenvs.models.turns import TurnConfig, TurnsOptimization
 from dreamenvs.nn.conv import ConvConfig
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config

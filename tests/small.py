@@ -8,14 +8,21 @@ import numpy as np
 import torch
 
 from dreamenvs.actions import sample_actions
+from dreamenvs.blocks import SharedCodesConfig
 from dreamenvs.heads import HeadConfig
 from dreamenvs.models import FAMILIES
+from dreamenvs.models.iris import TokenLevelConfig
 from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.nn.conv import ConvConfig
+from dreamenvs.nn.plain import PlainNetworkConfig
 from dreamenvs.priors.factorized import FactorizedConfig
+from dreamenvs.priors.parallel import ParallelConfig
+from dreamenvs.protocols import Stage
 from dreamenvs.sequence.mamba2 import Mamba2Config
-from dreamenvs.sequence.transformer import TransformerConfig
+from dreamenvs.sequence.retnet import RetNetConfig
+from dreamenvs.sequence.transformer import BlockTransformerConfig, TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig
+from dreamenvs.tokenizers.discrete import DiscreteConfig
 from dreamenvs.tokenizers.vq import VQConfig
 from dreamenvs.types import ContinuousActions, DiscreteActions, Segment, WorldSpec
 
@@ -39,6 +46,22 @@ CONFIGS: dict[str, Any] = {
     ),
     "CB": StepVQConfig(tokenizer=CATEGORICAL, sequence=MAMBA2, head=HEAD, prior=UNIMIX),
     "CBT": StepVQConfig(tokenizer=CATEGORICAL, sequence=TRANSFORMER, head=HEAD, prior=UNIMIX),
+    "IRIS": TokenLevelConfig(
+        tokenizer=LOCAL,
+        sequence=BlockTransformerConfig(width=32, layers=2, heads=2, feed_forward=64, blocks=3),
+        rewards="two_hot",
+        head=HEAD,
+    ),
+    "REM": TokenLevelConfig(
+        tokenizer=DiscreteConfig(
+            network=PlainNetworkConfig(channels=8, halvings=2, groups=4), codes=16, code_width=32, reconstruction="l2"
+        ),
+        embedding=SharedCodesConfig(),
+        sequence=RetNetConfig(width=32, layers=2, heads=2, feed_forward=64, chunk=26),
+        prior=ParallelConfig(coupled=True),
+        head=HEAD,
+        context=2,
+    ),
 }
 
 DISCRETE = WorldSpec(world="Small", observation_shape=(3, 12, 16), actions=DiscreteActions(count=4))
@@ -56,6 +79,15 @@ def build_small(family: str, spec: WorldSpec = DISCRETE, seed: int = 0, dtype: t
     torch.nn.init.constant_(model.termination.output.bias, -4.0)
     torch.nn.init.normal_(model.prior.project.weight, std=0.4)
     return model.to(dtype).eval()
+
+
+def stage_segment(stage: Stage, segment: Segment) -> Segment:
+    """A segment as a stage takes it: with tokens in the place of frames where it asks for them."""
+    if stage.prepare is None:
+        return segment
+    with torch.no_grad():
+        tokens = stage.prepare(segment.observations.flatten(0, 1))
+    return segment._replace(observations=tokens.unflatten(0, segment.rewards.shape))
 
 
 def random_segment(spec: WorldSpec = DISCRETE, rows: int = 8, steps: int = 5, seed: int = 0) -> Segment:

@@ -47,7 +47,8 @@ from dreamenvs.fitting.fit import Fit
 from dreamenvs.fitting.state import StateError, read_weights
 from dreamenvs.fitting.updater import NonFiniteLossError
 from dreamenvs.models import FAMILIES
-from dreamenvs.models.frame_level import JointOptimization, TurnsOptimization
+from dreamenvs.models.frame_level import JointOptimization
+from dreamenvs.models.turns import TurnsOptimization
 
 BY_SPELLING = {spelling: name for name, spelling in SPELLINGS.items() if name in FAMILIES}
 SAMPLERS: dict[str, type[Sampler]] = {"uniform": UniformSampler, "count": CountSampler, "frequency": FrequencySampler}

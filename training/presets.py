@@ -7,7 +7,7 @@ from typing import Any
 
 from dreamenvs.heads import HeadConfig
 from dreamenvs.models import FAMILIES
-from dreamenvs.models.frame_level import TurnConfig, TurnsOptimization
+from dreamenvs.models.turns import TurnConfig, TurnsOptimization
 from dreamenvs.nn.conv import ConvConfig
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config

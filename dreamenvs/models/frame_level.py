@@ -5,8 +5,7 @@ Serves STEP-VQ (eqs. 3 to 5), its CB baselines and every family that composes li
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -15,6 +14,8 @@ from torch import Tensor, nn
 
 from dreamenvs.actions import ActionEncoder
 from dreamenvs.heads import RewardHead, TerminationHead
+from dreamenvs.models.autoencoder import autoencoder_loss
+from dreamenvs.models.turns import TurnsOptimization, plain_group, turn
 from dreamenvs.protocols import FramePrior, Mixer, ParameterGroup, Posterior, SequenceModel, Stage, Tokenizer
 from dreamenvs.random import Noise
 from dreamenvs.types import LossTerms, Outcome, Segment, WorldSpec
@@ -43,31 +44,6 @@ class JointOptimization:
     length: int = 64
     updates: int = 10_000
     warmup: int = 1000
-
-
-@dataclass(frozen=True, kw_only=True)
-class TurnConfig:
-    """How one part of a model is optimised when its turn comes."""
-
-    rows: int
-    length: int
-    updates: int
-    rate: float = 1e-3
-    weight_decay: float = 0.0
-    clip: float = 100.0
-    warmup: int = 100
-    decay: float = 0.1
-    """The share of the learning rate that is left at the end of its cosine."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TurnsOptimization:
-    """The tokenizer first, on single frames; then the dynamics, on the tokens of a tokenizer that stays as it is."""
-
-    tokenizer: TurnConfig = field(default_factory=lambda: TurnConfig(rows=32, length=1, updates=5000))
-    dynamics: TurnConfig = field(
-        default_factory=lambda: TurnConfig(rows=32, length=64, updates=3000, weight_decay=1e-3)
-    )
 
 
 class FrameLevelModel(nn.Module, Generic[CacheT]):
@@ -157,8 +133,8 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         if isinstance(chosen, TurnsOptimization):
             encode = self.tokenizer.encode
             return (
-                _turn("tokenizer", chosen.tokenizer, self.tokenizer_loss, tokenizer),
-                _turn("dynamics", chosen.dynamics, self.token_loss, dynamics, prepare=encode),
+                turn("tokenizer", chosen.tokenizer, self.tokenizer_loss, plain_group(tokenizer, chosen.tokenizer)),
+                turn("dynamics", chosen.dynamics, self.token_loss, plain_group(dynamics, chosen.dynamics), encode),
             )
         groups = (
             ParameterGroup(parameters=tokenizer, learning_rate=chosen.tokenizer_rate),
@@ -182,14 +158,14 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         # Padding never reaches the tokenizer, whose codes would follow it.
         frames = segment.observations.flatten(0, 1)[valid]
         posterior = self.tokenizer.posterior(frames)
-        autoencoder = self.autoencoder_loss(posterior, frames)
+        autoencoder = autoencoder_loss(self.tokenizer, posterior, frames)
         dynamics = self.dynamics_loss(Posterior(*(_spread(part, valid) for part in posterior)), segment)
         return LossTerms(autoencoder.total + dynamics.total, autoencoder.parts | dynamics.parts)
 
     def tokenizer_loss(self, segment: Segment) -> LossTerms:
         """The autoencoder's part of eq. 5, on the valid frames of segments."""
         frames = segment.observations.flatten(0, 1)[segment.valid.flatten()]
-        return self.autoencoder_loss(self.tokenizer.posterior(frames), frames)
+        return autoencoder_loss(self.tokenizer, self.tokenizer.posterior(frames), frames)
 
     def token_loss(self, segment: Segment) -> LossTerms:
         """The dynamics' part, on segments whose observations are tokens (B, T, K)."""
@@ -198,14 +174,6 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         # Equation 6 asks for the tokens alone: there are no logits to be aligned with.
         posterior = Posterior(tokens, latent.new_zeros(len(tokens), 0), latent, latent.new_zeros(len(tokens)))
         return self.dynamics_loss(posterior, segment)
-
-    def autoencoder_loss(self, posterior: Posterior, frames: Tensor) -> LossTerms:
-        """How badly frames (N, C, H, W) come back from their latent, with the tokenizer's own penalty."""
-        error = self.tokenizer.decode(posterior.latent) - frames.to(posterior.latent.dtype) / 255
-        reconstruction = error.square().sum((1, 2, 3)).mean()
-        commitment = posterior.commitment.mean()
-        parts = {"reconstruction": reconstruction.detach(), "commitment": commitment.detach()}
-        return LossTerms(reconstruction + commitment, parts)
 
     def dynamics_loss(self, posterior: Posterior, segment: Segment) -> LossTerms:
         """Next frame, reward and termination, from the frames (B·T) of a posterior and the segment's actions."""
@@ -229,25 +197,3 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
 def _spread(values: Tensor, valid: Tensor) -> Tensor:
     """Values of the valid frames at their places among all frames (N, …), zeros on padding."""
     return values.new_zeros(len(valid), *values.shape[1:]).index_put((valid,), values)
-
-
-def _turn(
-    name: str,
-    config: TurnConfig,
-    loss: Callable[[Segment], LossTerms],
-    parameters: tuple[nn.Parameter, ...],
-    prepare: Callable[[Tensor], Tensor] | None = None,
-) -> Stage:
-    group = ParameterGroup(parameters=parameters, learning_rate=config.rate, weight_decay=config.weight_decay)
-    return Stage(
-        name=name,
-        loss=loss,
-        groups=(group,),
-        clip=config.clip,
-        rows=config.rows,
-        length=config.length,
-        updates=config.updates,
-        warmup=config.warmup,
-        decay=config.decay,
-        prepare=prepare,
-    )

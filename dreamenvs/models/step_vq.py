@@ -12,7 +12,8 @@ from dreamenvs.actions import ActionEncoder
 from dreamenvs.heads import HeadConfig, RewardHead, TerminationHead
 from dreamenvs.mixers import ConcatMixer, ConcatMixerConfig
 from dreamenvs.models.family import Family
-from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization, TurnsOptimization
+from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization
+from dreamenvs.models.turns import TurnsOptimization
 from dreamenvs.priors.factorized import FactorizedConfig, FactorizedPrior, KLObjective
 from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig

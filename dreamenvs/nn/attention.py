@@ -44,13 +44,12 @@ def attend_visible(queries: Tensor, keys: Tensor, values: Tensor, visible: Tenso
     return torch.matmul(scores.masked_fill(~visible, -torch.inf).softmax(-1), values)
 
 
-def attend_one(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> Tensor:
-    """Attention (N, head_dim) of one query each (N, head_dim) to keys and values (N, S, head_dim).
+def attend_few(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> Tensor:
+    """Attention (N, T, head_dim) of a few queries each (N, T, head_dim) to keys and values (N, S, head_dim).
 
-    `visible` (N, S) hides the rest; None shows all, with the same bits as a mask that does.
+    `visible` (N, T, S) hides the rest; None shows all, with the same bits as a mask that does.
     """
-    # A row of queries, transposed, and not a column, for which BLAS takes longer.
-    scores = torch.bmm(keys, (queries * queries.shape[-1] ** -0.5)[:, None].mT)[..., 0]
+    scores = torch.bmm(queries * queries.shape[-1] ** -0.5, keys.mT)
     if visible is not None:
         scores.masked_fill_(~visible, -torch.inf)
-    return torch.bmm(scores.softmax(-1)[:, None], values)[:, 0]
+    return torch.bmm(scores.softmax(-1), values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,14 @@ class ConvConfig:
             raise ValueError(f"channels {self.channels} do not split into {self.groups} groups")
 
 
-def grid_shape(config: ConvConfig, observation_shape: tuple[int, int, int]) -> tuple[int, int]:
+class Strided(Protocol):
+    """Whatever makes frames smaller."""
+
+    @property
+    def strides(self) -> tuple[int, ...]: ...
+
+
+def grid_shape(config: Strided, observation_shape: tuple[int, int, int]) -> tuple[int, int]:
     """Height and width (H', W') of the encoder's output."""
     stride = prod(config.strides)
     _, height, width = observation_shape
@@ -112,6 +119,11 @@ class Decoder(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         frames: Tensor = self.layers(features)
         return frames
+
+
+def squared_error(pixels: Tensor, observations: Tensor) -> Tensor:
+    """(N,) the squares of pixels - observations / 255, both (N, C, H, W), summed over each frame and not averaged."""
+    return (pixels - observations.to(pixels.dtype) / 255).square().sum((1, 2, 3))
 
 
 def _upsample(inputs: int, outputs: int, stride: int, kernel: int, bias: bool) -> nn.Conv2d | nn.ConvTranspose2d:

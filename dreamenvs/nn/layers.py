@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 MIN_ROWS = 16
+MAX_SUM = 512
+SMALL_FRAME = 2**15  # numbers; torch draws the line at 20,480
 
 
 def row_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -23,10 +25,25 @@ def row_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     count = len(rows)
     if count < MIN_ROWS:
         rows = F.pad(rows, (0, 0, 0, MIN_ROWS - count))
-    results = (weight @ rows.t() if bias is None else torch.addmm(bias[:, None], weight, rows.t())).t()
+    results = _product(weight, rows.t(), bias).t()
     if count < MIN_ROWS:
         results = results[:count].contiguous()
     return results.reshape(*inputs.shape[:-1], -1)
+
+
+def _product(weight: Tensor, columns: Tensor, bias: Tensor | None) -> Tensor:
+    """weight (D', D) @ columns (D, N) + bias (D',), summed in the same order for every N."""
+    # Longer sums are cut by BLAS, on some processors, where the number of columns and threads tells it to.
+    first, *others = range(0, weight.shape[1], MAX_SUM)
+    part = slice(first, first + MAX_SUM)
+    if bias is None:
+        results = weight[:, part] @ columns[part]
+    else:
+        results = torch.addmm(bias[:, None], weight[:, part], columns[part])
+    for start in others:
+        part = slice(start, start + MAX_SUM)
+        torch.addmm(results, weight[:, part], columns[part], out=results)
+    return results
 
 
 class RowLinear(nn.Linear):
@@ -36,12 +53,25 @@ class RowLinear(nn.Linear):
         return row_linear(inputs, self.weight, self.bias)
 
 
+class RowConv2d(nn.Conv2d):
+    """`nn.Conv2d` of frames (N, C, H, W), a row each: the same parameters under the same names.
+
+    A 1×1 convolution is better a `RowLinear` at every position: torch's own changes kernels at sixteen frames.
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        # torch gives a single small frame to a kernel of its own, which rounds differently; two frames it does not.
+        if len(inputs) == 1 and inputs.numel() <= SMALL_FRAME and not torch.is_grad_enabled():
+            return super().forward(inputs.expand(2, -1, -1, -1))[:1]
+        return super().forward(inputs)
+
+
 def row_silu(inputs: Tensor) -> Tensor:
     """SiLU of inputs (..., D), to be the same bits wherever in a batch a row stands."""
-    # torch's own takes sixteen elements at a time, and rounds what is left over at the end of a thread's share
+    # torch's own takes 32 elements at a time, with AVX-512, and rounds what is left over at the end of a thread's share
     # differently. It is used where nothing can be left over, whichever number of threads share the work.
     shares = math.lcm(*range(1, torch.get_num_threads() + 1))
-    if torch.is_grad_enabled() or inputs.shape[-1] % (16 * shares) == 0:
+    if torch.is_grad_enabled() or inputs.shape[-1] % (32 * shares) == 0:
         return F.silu(inputs)
     result = torch.neg(inputs).exp_().add_(1)
     return torch.div(inputs, result, out=result)
@@ -59,6 +89,29 @@ def row_softplus(inputs: Tensor) -> Tensor:
     if torch.is_grad_enabled():
         return F.softplus(inputs)
     return inputs.abs().neg_().exp_().log1p_().add_(inputs.clamp(min=0))
+
+
+def row_gelu(inputs: Tensor) -> Tensor:
+    """GELU of inputs (..., D); like `row_silu` the same bits wherever in a batch a row stands."""
+    if torch.is_grad_enabled():
+        return F.gelu(inputs)
+    share = 32 * math.lcm(*range(1, torch.get_num_threads() + 1))
+    over = inputs.shape[-1] % share
+    # What lies in columns is rounded by another routine than what lies in rows.
+    if over == 0:
+        return F.gelu(inputs.contiguous())
+    return F.gelu(F.pad(inputs, (0, share - over)))[..., : inputs.shape[-1]]
+
+
+class RowLayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm` over the last dimension, of inputs that may lie in columns in memory."""
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__(width, eps=eps)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(..., D) for inputs (..., D)."""
+        return super().forward(inputs.contiguous())
 
 
 class RowRMSNorm(nn.RMSNorm):

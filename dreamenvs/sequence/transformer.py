@@ -7,14 +7,12 @@ none, and learned absolute ones would force the whole window to be encoded again
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dreamenvs.nn.attention import attend_band, attend_one, attend_visible, rotary_turns, rotate
-from dreamenvs.nn.layers import RowRMSNorm, row_linear, row_silu
+from dreamenvs.nn.attention import attend_band, attend_few, attend_visible, rotary_turns
 from dreamenvs.sequence.cache import (
     TransformerCache,
     check_fresh,
@@ -26,6 +24,9 @@ from dreamenvs.sequence.cache import (
     next_view,
     write_last,
 )
+from dreamenvs.sequence.layers import LAYERS, NORMS, as_layers
+
+LayerName = Literal["lean", "gpt"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,42 +41,45 @@ class TransformerConfig:
     """On what attention and feed-forward add to the residual stream."""
     window: int = 128
     """How many inputs each input attends to, itself included."""
+    slack: int = 0
+    """Slots of the cache beyond the window. With K of them, K + 1 inputs at once are appended in place, and a cache is
+    usable while no more than K + 1 inputs were appended after it: for token-level models a block of tokens less one."""
+    layer: LayerName = "lean"
+    """What the layers are made of, beside attention: see `sequence/layers.py`."""
 
     def __post_init__(self) -> None:
         if self.width % (2 * self.heads):
             raise ValueError(f"width must be an even multiple of heads, not {self.width} and {self.heads}")
-        if min(self.layers, self.feed_forward, self.window) < 1:
-            raise ValueError("layers, feed_forward and window are at least 1")
+        if min(self.layers, self.feed_forward, self.window) < 1 or self.slack < 0:
+            raise ValueError("layers, feed_forward and window are at least 1, slack at least 0")
+        if self.layer not in get_args(LayerName):
+            raise ValueError(f"layer is one of {get_args(LayerName)}, not {self.layer!r}")
 
 
-class Block(nn.Module):
-    """One layer in its two halves: what comes before attention, and what comes after."""
+@dataclass(frozen=True, kw_only=True)
+class BlockTransformerConfig:
+    """GPT layers over blocks of inputs, one block for each frame; the defaults are IRIS's."""
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.heads, self.dropout = config.heads, config.dropout
-        self.attention_norm = RowRMSNorm(config.width)
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
-        self.out = nn.Linear(config.width, config.width, bias=False)
-        self.feed_forward_norm = RowRMSNorm(config.width)
-        self.up = nn.Linear(config.width, config.feed_forward, bias=False)
-        self.down = nn.Linear(config.feed_forward, config.width, bias=False)
+    width: int = 256
+    layers: int = 10
+    heads: int = 4
+    feed_forward: int = 1024
+    dropout: float = 0.1
+    blocks: int = 20
+    """The window, in blocks."""
 
-    def project(self, hidden: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
-        """Queries, keys and values (..., heads, head_dim) of hidden (..., D), with turns (..., 1, head_dim / 2)."""
-        projected = row_linear(self.attention_norm(hidden), self.qkv.weight).contiguous()
-        projected = projected.view(*hidden.shape[:-1], 3 * self.heads, -1)
-        turned = rotate(projected[..., : 2 * self.heads, :], turns)
-        return turned[..., : self.heads, :], turned[..., self.heads :, :], projected[..., 2 * self.heads :, :]
-
-    def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        """Hidden (..., D) after the layer, given what its heads attended to (..., D)."""
-        hidden = hidden + self._drop(row_linear(attended, self.out.weight))
-        raised = row_silu(row_linear(self.feed_forward_norm(hidden), self.up.weight))
-        return hidden + self._drop(row_linear(raised, self.down.weight))
-
-    def _drop(self, added: Tensor) -> Tensor:
-        return F.dropout(added, self.dropout, self.training)
+    def for_blocks(self, length: int) -> TransformerConfig:
+        """The same for blocks of `length` inputs, with room for one block beside the window."""
+        return TransformerConfig(
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads,
+            feed_forward=self.feed_forward,
+            dropout=self.dropout,
+            window=self.blocks * length,
+            slack=length - 1,
+            layer="gpt",
+        )
 
 
 class Transformer(nn.Module):
@@ -84,8 +88,9 @@ class Transformer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.final_norm = RowRMSNorm(config.width)
+        sizes = (config.width, config.heads, config.feed_forward, config.dropout)
+        self.blocks = nn.ModuleList(LAYERS[config.layer](*sizes) for _ in range(config.layers))
+        self.final_norm = NORMS[config.layer](config.width)
 
     @property
     def width(self) -> int:
@@ -99,53 +104,65 @@ class Transformer(nn.Module):
         """Hidden (B, T, D) of inputs (B, T, D)."""
         turns = self._turns(torch.arange(inputs.shape[1], device=inputs.device))
         hidden = inputs
-        for block in self._blocks():
-            queries, keys, values = (part.transpose(1, 2) for part in block.project(hidden, turns))
+        for layer in as_layers(self.blocks):
+            queries, keys, values = (part.transpose(1, 2) for part in layer.project(hidden, turns))
             attended = attend_band(queries, keys, values, self.config.window)
-            hidden = block.finish(hidden, attended.transpose(1, 2).flatten(2))
+            hidden = layer.finish(hidden, attended.transpose(1, 2).flatten(2))
         return cast(Tensor, self.final_norm(hidden))
 
     def initial_cache(self, rows: int) -> TransformerCache:
         """The memory of rows that have seen nothing."""
         config = self.config
-        shape = (rows, config.heads, config.layers, config.window, self.head_dim)
+        shape = (rows, config.heads, config.layers, config.window + config.slack, self.head_dim)
         return initial_ring(shape, self.final_norm.weight)
 
     @torch.no_grad()
     def extend(self, inputs: Tensor, cache: TransformerCache) -> tuple[Tensor, TransformerCache]:
         """Hidden (B, T, D) of T more inputs (B, T, D), without gradients: training goes through `forward`."""
-        check_fresh(cache)
-        new = copy_ring(cache)
+        if inputs.shape[1] <= self.config.slack + 1:
+            return self._append(inputs, cache)
+        check_fresh(cache, self.config.window)
+        new = copy_ring(cache, self.config.window)
         positions = cache.position[:, None] + torch.arange(inputs.shape[1], device=inputs.device)  # (B, T)
         visible = self._visible(held_inputs(cache), positions)
         turns, hidden = self._turns(positions), inputs
-        for i, block in enumerate(self._blocks()):
-            queries, keys, values = (part.transpose(1, 2) for part in block.project(hidden, turns))
+        for i, layer in enumerate(as_layers(self.blocks)):
+            queries, keys, values = (part.transpose(1, 2) for part in layer.project(hidden, turns))
             all_keys = torch.cat((new.keys[:, :, i], keys), 2)
             all_values = torch.cat((new.values[:, :, i], values), 2)
             write_last(new.keys, cache.position, i, keys)
             write_last(new.values, cache.position, i, values)
             attended = attend_visible(queries, all_keys, all_values, visible)
-            hidden = block.finish(hidden, attended.transpose(1, 2).flatten(2))
+            hidden = layer.finish(hidden, attended.transpose(1, 2).flatten(2))
         position = cache.position + inputs.shape[1]
         return self.final_norm(hidden), new._replace(position=position, tip=position.clone())
 
     @torch.no_grad()
     def step(self, inputs: Tensor, cache: TransformerCache) -> tuple[Tensor, TransformerCache]:
         """Hidden (B, D) of one more input (B, D), without gradients; past the window all ages cost the same."""
-        cache = claim_ring(cache)
-        slots, (span, visible) = next_slots(cache), next_view(cache)
-        all_keys, all_values = cache.keys.flatten(0, 1), cache.values.flatten(0, 1)  # (B · heads, layers, window, d)
+        hidden, cache = self._append(inputs[:, None], cache)
+        return hidden[:, 0], cache
+
+    def _append(self, inputs: Tensor, cache: TransformerCache) -> tuple[Tensor, TransformerCache]:
+        """`extend` in place, by no more inputs than there is room for beside all that they see."""
+        rows, count = inputs.shape[:2]
+        cache = claim_ring(cache, self.config.window)
+        slots, (span, visible) = next_slots(cache, count), next_view(cache, self.config.window, count)
+        all_keys, all_values = cache.keys.flatten(0, 1), cache.values.flatten(0, 1)  # (B · heads, layers, slots, d)
         key_slots, value_slots = cache.keys.view(-1, self.head_dim), cache.values.view(-1, self.head_dim)
-        turns, hidden = self._turns(cache.position), inputs
-        for i, block in enumerate(self._blocks()):
-            queries, keys, values = (part.reshape(-1, self.head_dim) for part in block.project(hidden, turns))
-            key_slots.index_put_((slots[i],), keys)
-            value_slots.index_put_((slots[i],), values)
-            attended = attend_one(queries, all_keys[:, i, :span], all_values[:, i, :span], visible)
-            hidden = block.finish(hidden, attended.view(inputs.shape))
-        cache.tip.add_(1)
-        return self.final_norm(hidden), cache._replace(position=cache.position + 1)
+        positions = cache.position[:, None] + torch.arange(count, device=inputs.device)
+        turns, hidden = self._turns(positions), inputs
+        for i, layer in enumerate(as_layers(self.blocks)):
+            # (B, T, heads, d) as (B · heads, T, d): a view of one input, a copy of several.
+            parts = (part.transpose(1, 2).reshape(-1, count, self.head_dim) for part in layer.project(hidden, turns))
+            queries, keys, values = parts
+            key_slots.index_copy_(0, slots[i], keys.reshape(-1, self.head_dim))
+            value_slots.index_copy_(0, slots[i], values.reshape(-1, self.head_dim))
+            attended = attend_few(queries, all_keys[:, i, :span], all_values[:, i, :span], visible)
+            attended = attended.view(rows, -1, count, self.head_dim).transpose(1, 2).reshape(inputs.shape)
+            hidden = layer.finish(hidden, attended)
+        cache.tip.add_(count)
+        return self.final_norm(hidden), cache._replace(position=cache.position + count)
 
     def flops_per_step(self) -> int:
         """Floating-point operations of one `step`, per row, with a full window, without norms and activations."""
@@ -154,7 +171,7 @@ class Transformer(nn.Module):
         return config.layers * 2 * (projections + 2 * config.window * config.width)
 
     def _visible(self, held: Tensor, positions: Tensor) -> Tensor:
-        """(B, 1, T, window + T) what inputs at positions (B, T) see of the held inputs (B, window) and one another."""
+        """(B, 1, T, slots + T) what inputs at positions (B, T) see of the held inputs (B, slots) and one another."""
         sources = torch.cat((held, positions), 1)[:, None]
         age = positions[..., None] - sources
         return ((age >= 0) & (age < self.config.window) & (sources >= 0))[:, None]
@@ -162,6 +179,3 @@ class Transformer(nn.Module):
     def _turns(self, positions: Tensor) -> Tensor:
         """The same for all heads: (..., 1, head_dim / 2) of positions (...)."""
         return rotary_turns(positions, self.head_dim, self.final_norm.weight.dtype)[..., None, :]
-
-    def _blocks(self) -> list[Block]:
-        return [cast(Block, block) for block in self.blocks]

@@ -8,7 +8,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from dreamenvs.nn.conv import ConvConfig, Decoder, Encoder, grid_shape
+from dreamenvs.nn.conv import ConvConfig, Decoder, Encoder, grid_shape, squared_error
 from dreamenvs.nn.distributions import one_hot, straight_through, unimix
 from dreamenvs.protocols import Posterior
 
@@ -76,6 +76,9 @@ class CategoricalTokenizer(nn.Module):
             tokens = torch.multinomial(logits.detach().exp().flatten(0, 1), 1).view_as(tokens)
         latent = straight_through(logits, one_hot(tokens, self.vocabulary, logits.dtype))
         return Posterior(tokens, logits, latent.flatten(1), logits.new_zeros(len(tokens)))
+
+    def reconstruction(self, pixels: Tensor, observations: Tensor) -> Tensor:
+        return squared_error(pixels, observations)
 
     def _logits(self, observations: Tensor) -> Tensor:
         logits: Tensor = self.contract(self.encoder(observations).flatten(1))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from einops import rearrange
 from torch import Tensor, nn
 
-from dreamenvs.nn.conv import ConvConfig, Decoder, Encoder, grid_shape
+from dreamenvs.nn.conv import ConvConfig, Decoder, Encoder, grid_shape, squared_error
 from dreamenvs.protocols import Posterior
 from dreamenvs.tokenizers.quantizer import Quantized, Quantizer
 
@@ -86,6 +86,9 @@ class VQTokenizer(nn.Module):
             # The norm of equation 1 runs over the whole frame: a sum over positions and channels.
             commitment=self.config.commitment * quantized.distances.view(frames, -1).sum(1),
         )
+
+    def reconstruction(self, pixels: Tensor, observations: Tensor) -> Tensor:
+        return squared_error(pixels, observations)
 
     def _vectors(self, observations: Tensor) -> Tensor:
         """What is quantised (N·K, D), position after position."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dreamenvs import tree
 from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config
+from dreamenvs.sequence.retnet import RetNet, RetNetConfig
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 
 WIDTH, LENGTH = 32, 30
@@ -18,9 +19,14 @@ WIDTH, LENGTH = 32, 30
 BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "mamba2": lambda: Mamba2(Mamba2Config(width=WIDTH, layers=2, heads=4, state_size=8, chunk=8)),
     "mamba2-groups": lambda: Mamba2(Mamba2Config(width=WIDTH, layers=2, heads=4, groups=2, state_size=4, chunk=7)),
+    "retnet": lambda: RetNet(RetNetConfig(width=WIDTH, layers=2, heads=4, feed_forward=48, chunk=8)),
+    "retnet-one-chunk": lambda: RetNet(RetNetConfig(width=WIDTH, layers=1, heads=1, feed_forward=48)),
     "transformer": lambda: Transformer(TransformerConfig(width=WIDTH, layers=2, heads=2, feed_forward=48, window=8)),
     "transformer-unit-window": lambda: Transformer(TransformerConfig(width=WIDTH, heads=2, layers=1, window=1)),
     "transformer-long-window": lambda: Transformer(TransformerConfig(width=WIDTH, heads=2, layers=2, window=50)),
+    "gpt": lambda: Transformer(
+        TransformerConfig(width=WIDTH, heads=2, layers=2, feed_forward=48, window=8, slack=2, layer="gpt")
+    ),
 }
 
 

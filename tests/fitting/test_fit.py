@@ -23,7 +23,8 @@ from dreamenvs.fitting.prepared import prepare_episodes
 from dreamenvs.fitting.state import StateError, read_progress, read_weights
 from dreamenvs.fitting.updater import NonFiniteLossError
 from dreamenvs.models import FAMILIES
-from dreamenvs.models.frame_level import JointOptimization, TurnConfig, TurnsOptimization
+from dreamenvs.models.frame_level import JointOptimization
+from dreamenvs.models.turns import TurnConfig, TurnsOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.types import LossTerms, Segment
 from tests.small import CONFIGS, DISCRETE

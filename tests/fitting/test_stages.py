@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dreamenvs.models import FAMILIES
-from dreamenvs.models.frame_level import TurnsOptimization
+from dreamenvs.models.turns import TurnsOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig, KLObjective
 from tests.small import CONFIGS, DISCRETE, random_segment
 

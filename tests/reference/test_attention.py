@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dreamenvs.nn.attention import attend_band, attend_one, attend_visible, band, rotary_turns, rotate
+from dreamenvs.nn.attention import attend_band, attend_few, attend_visible, band, rotary_turns, rotate
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 
 HEAD_DIM = 6
@@ -74,14 +74,17 @@ def test_masked_attention_matches_the_band() -> None:
     )
 
 
-def test_one_query_matches_the_last_of_many() -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_few_queries_match_the_last_of_many(count: int) -> None:
     queries, keys, values = (part.flatten(0, 1) for part in random_heads(9))
-    visible = torch.arange(9).expand(4, 9) > 5
-    expected = attend_band(queries[None], keys[None], values[None], 3)[0, :, -1]
-    torch.testing.assert_close(attend_one(queries[:, -1], keys, values, visible), expected, rtol=1e-12, atol=1e-12)
-    everything = attend_one(queries[:, -1], keys, values, None)
-    assert torch.equal(everything, attend_one(queries[:, -1], keys, values, torch.ones(4, 9, dtype=torch.bool)))
-    torch.testing.assert_close(everything, attend_band(queries, keys, values, 9)[:, -1], rtol=1e-12, atol=1e-12)
+    visible = band(9, 3, queries.device)[-count:].expand(4, count, 9)
+    last = queries[:, -count:]
+    expected = attend_band(queries[None], keys[None], values[None], 3)[0, :, -count:]
+    torch.testing.assert_close(attend_few(last, keys, values, visible), expected, rtol=1e-12, atol=1e-12)
+    everything = attend_few(last, keys, values, None)
+    assert torch.equal(everything, attend_few(last, keys, values, torch.ones(4, count, 9, dtype=torch.bool)))
+    whole = attend_band(queries, keys, values, 9)[:, -1]
+    torch.testing.assert_close(everything[:, -1], whole, rtol=1e-12, atol=1e-12)
 
 
 def test_rotation_keeps_low_precision() -> None:

@@ -24,7 +24,8 @@ import dreamenvs.artifact
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.replay import Replay
 from dreamenvs.envs.catalog import fitting_command
-from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization, TurnsOptimization
+from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization
+from dreamenvs.models.turns import TurnsOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.types import DiscreteActions, LossTerms, WorldSpec
 from tests.small import CONFIGS

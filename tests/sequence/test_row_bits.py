@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dreamenvs import tree
-from dreamenvs.nn.layers import row_linear, row_silu, row_softplus
+from dreamenvs.nn.layers import row_gelu, row_linear, row_silu, row_softplus
 from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config
+from dreamenvs.sequence.retnet import RetNet, RetNetConfig
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 
 ROWS = 100
@@ -27,17 +28,21 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(params=["mamba2", "transformer"])
+@pytest.fixture(params=["mamba2", "retnet", "transformer", "gpt"])
 def model(request: pytest.FixtureRequest) -> Any:
     """The paper's widths, which decide how BLAS splits the work."""
     torch.manual_seed(0)
     if request.param == "mamba2":
         return Mamba2(Mamba2Config(layers=1)).eval()
+    if request.param == "gpt":
+        return Transformer(TransformerConfig(layers=1, window=16, slack=2, layer="gpt")).eval()
+    if request.param == "retnet":
+        return RetNet(RetNetConfig(layers=1)).eval()
     return Transformer(TransformerConfig(layers=1, window=16)).eval()
 
 
 def test_steps(model: Any, threads: int) -> None:
-    inputs = torch.randn(ROWS, 4, 512, generator=torch.Generator().manual_seed(0))
+    inputs = torch.randn(ROWS, 4, model.width, generator=torch.Generator().manual_seed(0))
 
     def run(cache: Any) -> Tensor:
         outputs = []
@@ -60,7 +65,7 @@ def test_steps(model: Any, threads: int) -> None:
 
 
 def test_extending(model: Any, threads: int) -> None:
-    inputs = torch.randn(ROWS, 3, 512, generator=torch.Generator().manual_seed(1))
+    inputs = torch.randn(ROWS, 3, model.width, generator=torch.Generator().manual_seed(1))
     torch.set_num_threads(threads)
     with torch.inference_mode():
         for length in (1, 3):
@@ -68,6 +73,26 @@ def test_extending(model: Any, threads: int) -> None:
             for count in (9, 64):
                 part, _ = model.extend(inputs[:count, :length], model.initial_cache(count))
                 assert torch.equal(part, expected[:count])
+
+
+def test_predicting_a_frame_at_once(threads: int) -> None:
+    """A row of REM's imagined step, alone, in batches of any size, and where groups of rows end elsewhere."""
+    torch.manual_seed(0)
+    model = RetNet(RetNetConfig(layers=2)).eval()
+    generator = torch.Generator().manual_seed(2)
+    inputs, queries = torch.randn(64, 65, 256, generator=generator), torch.randn(64, 256, generator=generator)
+    torch.set_num_threads(1)
+    with torch.inference_mode():
+        _, before = model.extend(inputs.flip(1), model.initial_cache(64))
+        expected, after = model.extend_last(inputs, before)
+        peeked = model.peek(queries, after)
+        torch.set_num_threads(threads)
+        for count in (1, 2, 3, 7, 16, 33, 64):
+            rows = torch.arange(64 - count, 64)
+            last, cache = model.extend_last(inputs[rows], tree.take_rows(before, rows))
+            assert torch.equal(last, expected[rows])
+            assert torch.equal(cache.states, after.states[rows])
+            assert torch.equal(model.peek(queries, cache), peeked[rows])
 
 
 def test_young_rows_do_not_notice_old_ones(threads: int) -> None:
@@ -98,7 +123,20 @@ def test_linear(threads: int) -> None:
             assert torch.equal(row_linear(inputs[:count], weight), expected[:count])
 
 
-@pytest.mark.parametrize(("function", "reference"), [(row_silu, F.silu), (row_softplus, F.softplus)])
+@pytest.mark.parametrize("width", [16, 48, 64])
+@pytest.mark.parametrize("function", [row_silu, row_gelu])
+def test_activations_of_rows_that_vectors_do_not_fill(function: Any, width: int, threads: int) -> None:
+    inputs = torch.randn(401, width, generator=torch.Generator().manual_seed(0))
+    torch.set_num_threads(threads)
+    with torch.no_grad():
+        results = function(inputs)
+        for rows in (1, 3, 17, 100):
+            assert torch.equal(function(inputs[:rows]), results[:rows])
+
+
+@pytest.mark.parametrize(
+    ("function", "reference"), [(row_silu, F.silu), (row_softplus, F.softplus), (row_gelu, F.gelu)]
+)
 def test_activations(function: Any, reference: Any) -> None:
     inputs = torch.linspace(-120, 120, 1009).repeat(13)
     with torch.no_grad():

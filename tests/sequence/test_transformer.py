@@ -137,6 +137,44 @@ def test_only_the_distance_between_inputs_matters(model: Transformer) -> None:
         torch.testing.assert_close(hidden[:, -1], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.fixture
+def slack_model() -> Transformer:
+    torch.manual_seed(0)
+    sizes = {"width": 16, "layers": 2, "heads": 2, "feed_forward": 24, "window": WINDOW}
+    return Transformer(TransformerConfig(**sizes, slack=2, layer="gpt")).eval()
+
+
+def test_a_few_inputs_are_appended_in_place(slack_model: Transformer) -> None:
+    """By blocks of up to slack + 1, for rows of different ages, the same as without a cache."""
+    inputs = torch.randn(2, 24, 16, generator=torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        expected = slack_model(inputs)
+        _, cache = slack_model.extend(inputs[:, :5], slack_model.initial_cache(2))
+        _, young = slack_model.extend(inputs[1:, :2], slack_model.initial_cache(1))
+        cache = tree.put_rows(cache, torch.tensor([1]), young)
+        ages, first = [5, 2], address(cache.keys)
+        for count in (3, 1, 2, 3, 3, 2):
+            more = torch.stack([inputs[row, age : age + count] for row, age in enumerate(ages)])
+            hidden, cache = slack_model.extend(more, cache)
+            for row, age in enumerate(ages):
+                torch.testing.assert_close(hidden[row], expected[row, age : age + count])
+            ages = [age + count for age in ages]
+        assert address(cache.keys) == first
+
+
+def test_slack_keeps_a_cache_usable(slack_model: Transformer) -> None:
+    """A cache of a full ring shows what it did after a block of slack + 1 inputs; one more, and it is gone."""
+    inputs = torch.randn(1, 12, 16, generator=torch.Generator().manual_seed(8))
+    with torch.no_grad():
+        _, cache = slack_model.extend(inputs[:, :9], slack_model.initial_cache(1))
+        _, later = slack_model.extend(torch.randn(1, 3, 16), cache)
+        hidden, _ = slack_model.extend(inputs[:, 9:], cache)
+        torch.testing.assert_close(hidden, slack_model(inputs)[:, 9:])
+        slack_model.step(torch.randn(1, 16), later)
+        with pytest.raises(ValueError, match="too old"):
+            slack_model.step(inputs[:, 9], cache)
+
+
 def test_flops() -> None:
     config = TransformerConfig()
     matrices = 512 * 1536 + 512 * 512 + 2 * 512 * 2048

@@ -1,0 +1,80 @@
+"""Optimisation in turns: the tokenizer first, then the dynamics on the tokens of a tokenizer that stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from dreamenvs.protocols import ParameterGroup, Stage
+from dreamenvs.types import LossTerms, Segment
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnConfig:
+    """How one part of a model is optimised when its turn comes."""
+
+    rows: int
+    length: int
+    updates: int
+    rate: float = 1e-3
+    weight_decay: float = 0.0
+    clip: float = 100.0
+    warmup: int = 100
+    decay: float = 0.1
+    """The share of the learning rate that is left at the end of its cosine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnsOptimization:
+    """The tokenizer first, on single frames; then the dynamics, on the tokens of a tokenizer that stays as it is."""
+
+    tokenizer: TurnConfig = field(default_factory=lambda: TurnConfig(rows=32, length=1, updates=5000))
+    dynamics: TurnConfig = field(
+        default_factory=lambda: TurnConfig(rows=32, length=64, updates=3000, weight_decay=1e-3)
+    )
+
+
+def plain_group(parameters: Iterable[nn.Parameter], config: TurnConfig) -> tuple[ParameterGroup, ...]:
+    """One group, in which everything decays alike."""
+    return (ParameterGroup(parameters=tuple(parameters), learning_rate=config.rate, weight_decay=config.weight_decay),)
+
+
+def decaying_groups(
+    module: nn.Module, parameters: Iterable[nn.Parameter], config: TurnConfig
+) -> tuple[ParameterGroup, ...]:
+    """Two groups, as for GPTs: weights of linear layers decay, while biases, norms, convolutions and tables do not."""
+    linear = {id(part.weight) for part in module.modules() if isinstance(part, nn.Linear)}
+    kinds: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for parameter in parameters:
+        kinds[id(parameter) in linear].append(parameter)
+    return tuple(
+        ParameterGroup(
+            parameters=tuple(kind), learning_rate=config.rate, weight_decay=config.weight_decay if decays else 0.0
+        )
+        for decays, kind in kinds.items()
+        if kind
+    )
+
+
+def turn(
+    name: str,
+    config: TurnConfig,
+    loss: Callable[[Segment], LossTerms],
+    groups: tuple[ParameterGroup, ...],
+    prepare: Callable[[Tensor], Tensor] | None = None,
+) -> Stage:
+    """The stage of a turn."""
+    return Stage(
+        name=name,
+        loss=loss,
+        groups=groups,
+        clip=config.clip,
+        rows=config.rows,
+        length=config.length,
+        updates=config.updates,
+        warmup=config.warmup,
+        decay=config.decay,
+        prepare=prepare,
+    )

@@ -1,0 +1,93 @@
+"""The layers a Transformer is made of, each in its two halves: what comes before attention, and what comes after."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dreamenvs.nn.attention import rotate
+from dreamenvs.nn.layers import RowLayerNorm, RowRMSNorm, row_gelu, row_linear, row_silu
+
+
+class Layer(Protocol):
+    """One layer around its attention, which the Transformer computes."""
+
+    def project(self, hidden: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values (..., heads, head_dim) of hidden (..., D), with turns (..., 1, head_dim / 2)."""
+        ...
+
+    def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
+        """Hidden (..., D) after the layer, given what its heads attended to (..., D)."""
+        ...
+
+
+class LeanLayer(nn.Module):
+    """RMSNorm, SiLU and no biases: the Transformer of STEP-VQ's own, of which the paper names the sizes alone."""
+
+    def __init__(self, width: int, heads: int, feed_forward: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.attention_norm = RowRMSNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.feed_forward_norm = RowRMSNorm(width)
+        self.up = nn.Linear(width, feed_forward, bias=False)
+        self.down = nn.Linear(feed_forward, width, bias=False)
+
+    def project(self, hidden: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
+        return split_heads(row_linear(self.attention_norm(hidden), self.qkv.weight), self.heads, turns)
+
+    def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
+        hidden = hidden + self._drop(row_linear(attended, self.out.weight))
+        raised = row_silu(row_linear(self.feed_forward_norm(hidden), self.up.weight))
+        return hidden + self._drop(row_linear(raised, self.down.weight))
+
+    def _drop(self, added: Tensor) -> Tensor:
+        return F.dropout(added, self.dropout, self.training)
+
+
+class GPTLayer(nn.Module):
+    """LayerNorm, GELU and biases, with GPT-2's initial weights: the layer of IRIS and Δ-IRIS."""
+
+    def __init__(self, width: int, heads: int, feed_forward: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.attention_norm = RowLayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.feed_forward_norm = RowLayerNorm(width)
+        self.up = nn.Linear(width, feed_forward)
+        self.down = nn.Linear(feed_forward, width)
+        for linear in (self.qkv, self.out, self.up, self.down):
+            nn.init.normal_(linear.weight, std=0.02)
+            nn.init.zeros_(linear.bias)
+
+    def project(self, hidden: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
+        return split_heads(row_linear(self.attention_norm(hidden), self.qkv.weight, self.qkv.bias), self.heads, turns)
+
+    def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
+        hidden = hidden + self._drop(row_linear(attended, self.out.weight, self.out.bias))
+        raised = row_gelu(row_linear(self.feed_forward_norm(hidden), self.up.weight, self.up.bias))
+        return hidden + self._drop(row_linear(raised, self.down.weight, self.down.bias))
+
+    def _drop(self, added: Tensor) -> Tensor:
+        return F.dropout(added, self.dropout, self.training)
+
+
+def split_heads(projected: Tensor, heads: int, turns: Tensor) -> tuple[Tensor, ...]:
+    """Queries, keys and values (..., heads, head_dim) of what one matrix made of them (..., 3·D), turned."""
+    parts = projected.contiguous().view(*projected.shape[:-1], 3 * heads, -1)
+    turned = rotate(parts[..., : 2 * heads, :], turns)
+    return turned[..., :heads, :], turned[..., heads:, :], parts[..., 2 * heads :, :]
+
+
+LAYERS: dict[str, type[LeanLayer] | type[GPTLayer]] = {"lean": LeanLayer, "gpt": GPTLayer}
+NORMS: dict[str, type[RowRMSNorm] | type[RowLayerNorm]] = {"lean": RowRMSNorm, "gpt": RowLayerNorm}
+"""What comes after the last layer."""
+
+
+def as_layers(modules: nn.ModuleList) -> list[Layer]:
+    """A module list with its type."""
+    return [cast(Layer, module) for module in modules]
