@@ -25,6 +25,7 @@ from measuring import Row, table
 from rollouts import build
 
 from dreamenvs.models import FAMILIES, step_vq
+from dreamenvs.models.iris import iris_on_rem_grid
 
 Subject = Literal["parameters", "imagination", "core", "grids", "env", "endless", "fit"]
 FRAME_LEVEL = tuple(family.name for family in step_vq.FAMILIES)
@@ -110,11 +111,6 @@ def parameters() -> list[Row]:
 
 def grids(seconds: float) -> list[Row]:
     """REM and IRIS with the same grid of tokens, one row each: what predicting a whole frame at once is worth."""
-    missing = [name for name in ("REM", "IRIS") if name not in FAMILIES]
-    if missing:
-        raise SystemExit(f"grids compares REM with IRIS, and there is no {' and no '.join(missing)} yet")
-    from dreamenvs.models.iris import iris_on_rem_grid  # type: ignore[import-not-found]
-
     rem = Contender("REM", "REM", FAMILIES["REM"].paper)
     return compare(rem, Contender("IRIS on REM's grid", "IRIS", iris_on_rem_grid()), count=1, seconds=seconds)
 

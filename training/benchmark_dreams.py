@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from measuring import GEMM_GFLOP, Row, count_gflop, gemm_seconds, interleave, resident_mib, timed, tree_mib
+from measuring import GEMM_GFLOP, Row, count_gflop, gemm_seconds, interleave, resident_mib, tell, timed, tree_mib
 from rollouts import (
     COUNTED_ROWS,
     Moment,
@@ -48,9 +48,7 @@ def measure_imagination(families: Sequence[str], preset: str, counts: Sequence[i
 def imagine(family: str, model: Any, moment: Moment, horizon: int, counts: Sequence[int], seconds: float) -> list[Row]:
     """From one moment on, for each number of rows: the step alone, and with every row's frame."""
     lines = []
-    mflop = {
-        shown: Rollout(model, moment.state, horizon, pixels=shown == "pixels").mflop() for shown in ("tokens", "pixels")
-    }
+    mflop = Rollout(model, moment.state, horizon).mflop()
     for count in counts:
         state = with_rows(moment.state, count)
         rollouts = {shown: Rollout(model, state, horizon, pixels=shown == "pixels") for shown in mflop}
@@ -58,6 +56,7 @@ def imagine(family: str, model: Any, moment: Moment, horizon: int, counts: Seque
         times = interleave({**turns, "peak": gemm_seconds}, 2 * seconds)
         where = {"family": family, "rows": count, "frames_behind": moment.frames, "horizon": horizon}
         lines += [where | {"shows": shown} | speed(count, mflop[shown], times[shown], times["peak"]) for shown in mflop]
+        tell(family, "imagined in", count, "rows with", moment.frames, "frames behind")
     return lines
 
 
@@ -90,7 +89,7 @@ def compare(first: Contender, second: Contender, count: int, seconds: float) -> 
         context, horizon = imagination_of(contender.family)
         model = build(contender.family, contender.config)
         rollouts[contender.name] = Rollout(model, with_rows(observed(model, context), count), horizon)
-    mflop = {name: rollout.mflop() for name, rollout in rollouts.items()}
+    mflop = {name: rollout.mflop()["tokens"] for name, rollout in rollouts.items()}
     turns = {name: rollout.mean_step for name, rollout in rollouts.items()}
     times = interleave({**turns, "peak": gemm_seconds}, 2 * seconds)
     lines = [

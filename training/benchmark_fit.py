@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from measuring import GEMM_GFLOP, Row, count_gflop, forget_peak, gemm_seconds, peak_mib
+from measuring import GEMM_GFLOP, Row, count_gflop, forget_peak, gemm_seconds, peak_mib, tell
 from rollouts import build_preset
 
 from dreamenvs.actions import sample_actions
@@ -28,6 +28,7 @@ def measure_fit(families: Sequence[str], presets: Sequence[str], updates: int, m
         for family in families:
             where = {"family": family, "preset": preset}
             lines += [where | line for line in measure_stages(build_preset(family, preset), updates, max_frames)]
+            tell(family, "fitted with the preset", preset)
             gc.collect()
     return lines
 

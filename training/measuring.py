@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -74,6 +75,11 @@ def peak_mib() -> int:
 def tree_mib(state: Any) -> float:
     """Memory that the tensors of a state show."""
     return sum(leaf.numel() * leaf.element_size() for leaf in tree.leaves(state)) / 2**20
+
+
+def tell(*words: object) -> None:
+    """Say what is done, beside the output, for those who wait."""
+    print(*words, file=sys.stderr, flush=True)
 
 
 def table(rows: Sequence[Row]) -> str:

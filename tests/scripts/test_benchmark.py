@@ -48,7 +48,7 @@ def run(*arguments: str) -> Any:
 
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The modules of the benchmark, whose models are as small as the tests'."""
+    """The modules of the benchmark, with models as small as the tests' and episodes of two steps."""
     monkeypatch.syspath_prepend(str(ROOT / "training"))
     dreams = import_module("benchmark_dreams")
     rollouts = import_module("rollouts")
@@ -57,6 +57,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(module, "build_preset", lambda family, preset: build_small(family))
         monkeypatch.setattr(module, "gemm_seconds", lambda: [0.1])
     monkeypatch.setattr(dreams, "build", lambda family, config: build_small(family))
+    monkeypatch.setattr(dreams, "imagination_of", lambda family: rollouts.Imagination(2, 2))
     monkeypatch.setattr(rollouts, "PATIENCE", 8)
     return {"dreams": dreams, "rollouts": rollouts, "fit": fit, "benchmark": import_module("benchmark")}
 
