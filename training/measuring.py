@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import statistics
 import sys
@@ -50,9 +51,16 @@ def interleave(turns: Mapping[str, Turn], seconds: float, least: int = 3) -> dic
 
 def count_gflop(function: Callable[[], Any]) -> float:
     """Matrix products and convolutions of one call, backward passes included."""
-    with FlopCounterMode(display=False) as counter:
+    # Products that are added to what is there, which the counter does not know by itself.
+    in_place = {torch.ops.aten.addmm_: _product_flop, torch.ops.aten.baddbmm_: _product_flop}
+    with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
         function()
     return counter.get_total_flops() / 1e9
+
+
+def _product_flop(into: Sequence[int], left: Sequence[int], right: Sequence[int], **others: Any) -> int:
+    """Of shapes (..., m, k) and (..., k, n)."""
+    return 2 * math.prod(left) * right[-1]
 
 
 def resident_mib() -> int:
