@@ -5,6 +5,7 @@ A row's memory is one matrix per head and layer, however many tokens it has seen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -17,7 +18,7 @@ from dreamenvs.sequence.retention import MAX_CHUNK, retain_blockwise, retain_chu
 from dreamenvs.sequence.retnet_layer import RetNetLayer
 
 # Tokens that go through all layers together, so that what one operation writes is in the cache for the next.
-GROUP_TOKENS = 512
+GROUP_TOKENS = 2080
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +169,6 @@ class RetNet(nn.Module):
 
 
 def _groups(rows: int, tokens: int) -> Iterator[slice]:
-    """Slices of rows that together have about GROUP_TOKENS tokens."""
-    size = max(1, GROUP_TOKENS // tokens)
-    return (slice(start, start + size) for start in range(0, rows, size))
+    """Slices of rows, as equal as they can be, with GROUP_TOKENS or a row at most."""
+    count = min(rows, math.ceil(rows * tokens / GROUP_TOKENS))
+    return (slice(rows * i // count, rows * (i + 1) // count) for i in range(count))
