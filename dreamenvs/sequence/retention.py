@@ -201,10 +201,11 @@ def remember_chunk(keys: Tensor, values: Tensor, state: Tensor, new_state: Tenso
     torch.mul(torch.view_as_complex(total), frame, out=torch.view_as_complex(room))
 
 
-def turn_chunk(inputs: Tensor, turns: Tensor) -> Tensor:
-    """Inputs (B, L, heads, d) turned, heads first: (B · heads, L, d)."""
+def turn_chunk(inputs: Tensor, bias: Tensor, turns: Tensor) -> Tensor:
+    """Inputs (B, L, heads, d) plus bias (heads, d), turned by turns (heads, L, d / 2): (B · heads, L, d)."""
     rows, length, heads, head_dim = inputs.shape
     turned = torch.empty(rows, heads, length, head_dim // 2, dtype=turns.dtype, device=turns.device)
-    pairs = inputs.view(rows, length, heads, head_dim // 2, 2)
-    torch.mul(torch.view_as_complex(pairs).transpose(1, 2), turns, out=turned)
+    pairs = torch.view_as_complex(inputs.view(rows, length, heads, head_dim // 2, 2)).transpose(1, 2)
+    turned_bias = torch.view_as_complex(bias.view(heads, 1, head_dim // 2, 2)) * turns
+    torch.addcmul(turned_bias, pairs, turns, out=turned)
     return torch.view_as_real(turned).view(rows * heads, length, head_dim)

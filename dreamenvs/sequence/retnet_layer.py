@@ -76,13 +76,12 @@ class RetNetLayer(nn.Module):
         normed = _norm(hidden, self.retention_norm)
         room = torch.empty_like(normed)  # for one projection after the other, which then stays in the cache
         turns = self._turns(hidden)
-        queries = turn_chunk(self._part(normed, QUERIES, room), turns.queries)
-        keys = turn_chunk(self._part(normed, KEYS, room), turns.keys)
-        values = _heads_first(self._part(normed, VALUES, room))
+        queries = self._turned(normed, QUERIES, turns.queries, room)
+        keys, values = self._turned(normed, KEYS, turns.keys, room), self._values(normed, room)
         retained = retain_chunk(queries, keys, values, state)
         if new_state is not None:
             remember_chunk(keys, values, state, new_state, self.heads)
-        self._finish_(hidden, retained, self._open(normed, room))
+        self._finish_(hidden, retained, self._opened(normed, room))
 
     def extend_last(self, hidden: Tensor, state: Tensor, new_state: Tensor) -> Tensor:
         """What `extend_` would make of the last of hidden (B, L, D), as (B, D): the others leave keys and values only.
@@ -91,25 +90,23 @@ class RetNetLayer(nn.Module):
         """
         normed = _norm(hidden, self.retention_norm)
         room = torch.empty_like(normed)
-        keys = turn_chunk(self._part(normed, KEYS, room), self._turns(hidden).keys)
-        values = _heads_first(self._part(normed, VALUES, room))
-        remember_chunk(keys, values, state, new_state, self.heads)
+        keys = self._turned(normed, KEYS, self._turns(hidden).keys, room)
+        remember_chunk(keys, self._values(normed, room), state, new_state, self.heads)
         last, normed = hidden[:, -1:].contiguous(), normed[:, -1:].contiguous()
         room = torch.empty_like(last)
         back = back_turn(keys.shape[-1], keys.dtype, keys.device)
-        retained = torch.bmm(turn_chunk(self._part(normed, QUERIES, room), back), new_state.mT)
-        self._finish_(last, retained, self._open(normed, room))
+        retained = torch.bmm(self._turned(normed, QUERIES, back, room), new_state.mT)
+        self._finish_(last, retained, self._opened(normed, room))
         return last[:, 0]
 
     def share(self, queries: Tensor) -> SharedQueries:
         """The part of `extend_` that all rows have in common, for inputs (K, D)."""
         normed = _norm(queries[None], self.retention_norm)
         room, turns = torch.empty_like(normed), self._turns(normed)
-        turned = turn_chunk(self._part(normed, QUERIES, room), turns.queries)
-        keys = turn_chunk(self._part(normed, KEYS, room), turns.keys)
-        values = _heads_first(self._part(normed, VALUES, room))
+        turned = self._turned(normed, QUERIES, turns.queries, room)
+        keys, values = self._turned(normed, KEYS, turns.keys, room), self._values(normed, room)
         within = torch.bmm(torch.bmm(turned, keys.mT).tril_(), values)
-        return SharedQueries(turned, within, self._open(normed, room)[0])
+        return SharedQueries(turned, within, self._opened(normed, room)[0])
 
     def peek_(self, hidden: Tensor, shared: SharedQueries, state: Tensor) -> None:
         """`extend_` of inputs that are the same in every row, hidden (B, K, D), without a new state."""
@@ -120,48 +117,71 @@ class RetNetLayer(nn.Module):
     def _turns(self, hidden: Tensor) -> Turns:
         return chunk_turns(self.heads, hidden.shape[-1] // self.heads, hidden.shape[1], hidden.dtype, hidden.device)
 
-    def _part(self, normed: Tensor, part: int, room: Tensor) -> Tensor:
-        """One of the four projections (B, L, heads, d) of normed (B, L, D), written into room (B, L, D)."""
+    def _turned(self, normed: Tensor, part: int, turns: Tensor, room: Tensor) -> Tensor:
+        """Queries or keys (B · heads, L, d) of normed (B, L, D)."""
+        return turn_chunk(self._project(normed, part, room), self._bias(part), turns)
+
+    def _values(self, normed: Tensor, room: Tensor) -> Tensor:
+        """Values (B · heads, L, d) of normed (B, L, D)."""
+        values = self._project(normed, VALUES, room).transpose(1, 2)
+        return torch.add(values, self._bias(VALUES)[:, None], out=room.new_empty(values.shape)).flatten(0, 1)
+
+    def _opened(self, normed: Tensor, room: Tensor) -> Tensor:
+        """The open gate (B, L, heads, d) of normed (B, L, D), in `room`."""
+        gate = self._project(normed, GATE, room).add_(self._bias(GATE))
+        row_silu(room, inplace=True)
+        return gate
+
+    def _project(self, normed: Tensor, part: int, room: Tensor) -> Tensor:
+        """One of the four projections (B, L, heads, d), without its bias, of normed (B, L, D), in room (B, L, D)."""
         width = normed.shape[-1]
-        rows = slice(part * width, (part + 1) * width)
-        _linear(normed.flatten(0, 1), self.qkvg.weight[rows], self.qkvg.bias[rows], room.view(-1, width))
+        weight = self.qkvg.weight[part * width : (part + 1) * width]
+        _product(normed.view(-1, width), weight, room.view(-1, width))
         return room.view(*room.shape[:2], self.heads, -1)
 
-    def _open(self, normed: Tensor, room: Tensor) -> Tensor:
-        self._part(normed, GATE, room)
-        return row_silu(room, inplace=True).view(*room.shape[:2], self.heads, -1)
+    def _bias(self, part: int) -> Tensor:
+        return self.qkvg.bias.view(4, self.heads, -1)[part]
 
     def _finish_(self, hidden: Tensor, retained: Tensor, opened: Tensor) -> None:
         """`finish` for hidden (B, L, D) in place, what the heads retained (B · heads, L, d) and an open gate."""
         rows, length, width = hidden.shape
         tokens = hidden.view(-1, width)
-        normed = F.layer_norm(retained, retained.shape[-1:], eps=EPS).view(rows, self.heads, length, -1)
-        gated = torch.mul(normed.transpose(1, 2), opened, out=hidden.new_empty(rows, length, *opened.shape[-2:]))
+        normed = _normalise_(retained).view(rows, self.heads, length, -1).transpose(1, 2)
+        gated = torch.mul(normed, opened, out=hidden.new_empty(normed.shape))
         _add_product_(tokens.add_(self.out.bias), gated.view(tokens.shape), self.out.weight)
         fed = _norm(tokens, self.feed_forward_norm)
         tokens.add_(self.down.bias)
         for start in range(0, len(self.up.bias), MAX_SUM):
             some = slice(start, start + MAX_SUM)
             raised = fed.new_empty(len(fed), len(self.up.bias[some]))
-            _linear(fed, self.up.weight[some], self.up.bias[some], raised)
-            _add_product_(tokens, row_silu(raised, inplace=True), self.down.weight[:, some])
+            _product(fed, self.up.weight[some], raised)
+            raised = row_silu(raised.add_(self.up.bias[some]), inplace=True)
+            _add_product_(tokens, raised, self.down.weight[:, some])
 
     def _drop(self, inputs: Tensor) -> Tensor:
         return F.dropout(inputs, self.dropout, self.training)
-
-
-def _heads_first(inputs: Tensor) -> Tensor:
-    """(B · heads, L, d) of inputs (B, L, heads, d), a copy."""
-    return inputs.transpose(1, 2).clone(memory_format=torch.contiguous_format).flatten(0, 1)
 
 
 def _norm(inputs: Tensor, norm: nn.LayerNorm) -> Tensor:
     return F.layer_norm(inputs, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
-def _linear(inputs: Tensor, weight: Tensor, bias: Tensor, room: Tensor) -> None:
-    """Write (N, D') of inputs (N, D), in rows: unlike `row_linear`'s columns they can be normalised where they lie."""
-    _add_product_(room.copy_(bias), inputs, weight)
+def _normalise_(inputs: Tensor) -> Tensor:
+    """`F.layer_norm` over the last dimension in place: that is twice as slow on rows as short as a head's."""
+    inputs.sub_(inputs.mean(-1, keepdim=True))
+    lengths: Tensor = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True)
+    return inputs.mul_(lengths.square_().div_(inputs.shape[-1]).add_(EPS).rsqrt_())
+
+
+def _product(inputs: Tensor, weight: Tensor, room: Tensor) -> None:
+    """Write what weight (D', D) makes of inputs (N, D) into room (N, D').
+
+    In rows: unlike `row_linear`'s columns they can be normalised where they lie.
+    """
+    if len(room) < MIN_ROWS or inputs.shape[1] > MAX_SUM:
+        _add_product_(room.zero_(), inputs, weight)
+    else:
+        torch.mm(inputs, weight.t(), out=room)
 
 
 def _add_product_(total: Tensor, inputs: Tensor, weight: Tensor) -> None:
@@ -174,4 +194,5 @@ def _add_product_(total: Tensor, inputs: Tensor, weight: Tensor) -> None:
         return
     for start in range(0, inputs.shape[1], MAX_SUM):
         some = slice(start, start + MAX_SUM)
+        # In place by `out=`, because FlopCounterMode does not see addmm_.
         torch.addmm(total, inputs[:, some], weight[:, some].t(), out=total)
