@@ -8,7 +8,7 @@ and decayed as if the next token stood at position 0. No position is stored, and
 from __future__ import annotations
 
 import math
-from functools import cache as remember
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -52,7 +52,7 @@ def thetas(head_dim: int, device: torch.device | None = None) -> Tensor:
     return BASE ** -torch.linspace(0, 1, head_dim // 2, dtype=torch.float64, device=device)
 
 
-@remember
+@lru_cache(maxsize=32)
 def chunk_turns(heads: int, head_dim: int, length: int, dtype: torch.dtype, device: torch.device) -> Turns:
     """The tables of a chunk of `length` tokens."""
     # The two exponentials are apart, so a long chunk would overflow: γ^-1024 is 1e14, which every dtype here can hold.
@@ -67,7 +67,7 @@ def chunk_turns(heads: int, head_dim: int, length: int, dtype: torch.dtype, devi
         return Turns((turns * growth).to(to), (turns / growth / math.sqrt(head_dim)).to(to))
 
 
-@remember
+@lru_cache(maxsize=32)
 def frame_turns(heads: int, head_dim: int, tokens: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """What moves a state's frame over each of several numbers of tokens (n,): complex (heads, n, 1, d / 2)."""
     with torch.inference_mode(False), torch.no_grad():
@@ -77,7 +77,7 @@ def frame_turns(heads: int, head_dim: int, tokens: tuple[int, ...], dtype: torch
         return (turns * decays(heads, device)[:, None, None, None] ** count).to(dtype.to_complex())
 
 
-@remember
+@lru_cache(maxsize=32)
 def back_turn(head_dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The turn (d / 2,) of a query or key one position before the frame."""
     with torch.inference_mode(False), torch.no_grad():
