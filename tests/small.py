@@ -11,9 +11,12 @@ from dreamenvs.actions import sample_actions
 from dreamenvs.blocks import SharedCodesConfig
 from dreamenvs.heads import HeadConfig
 from dreamenvs.models import FAMILIES
+from dreamenvs.models.delta_iris import DeltaIRISConfig
+from dreamenvs.models.frame_token import FrameTokenConfig
 from dreamenvs.models.iris import TokenLevelConfig
 from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.nn.conv import ConvConfig
+from dreamenvs.nn.frame_network import FrameNetworkConfig
 from dreamenvs.nn.plain import PlainNetworkConfig
 from dreamenvs.priors.factorized import FactorizedConfig
 from dreamenvs.priors.parallel import ParallelConfig
@@ -22,6 +25,7 @@ from dreamenvs.sequence.mamba2 import Mamba2Config
 from dreamenvs.sequence.retnet import RetNetConfig
 from dreamenvs.sequence.transformer import BlockTransformerConfig, TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig
+from dreamenvs.tokenizers.delta import DeltaConfig
 from dreamenvs.tokenizers.discrete import DiscreteConfig
 from dreamenvs.tokenizers.vq import VQConfig
 from dreamenvs.types import ContinuousActions, DiscreteActions, Segment, WorldSpec
@@ -37,6 +41,11 @@ HEAD = HeadConfig(units=16)
 # The small preset's choices: each position normalised by itself, and logits of a low rank.
 LOCAL = VQConfig(
     conv=ConvConfig(channels=(8, 16), strides=(2, 2), kernel=3, norm="channel"), codes=16, code_width=4, sharpness=50.0
+)
+
+FRAMES = FrameNetworkConfig(channels=(8, 16), strides=(2, 1), groups=4)
+DELTA = DeltaConfig(
+    network=FRAMES, condition=FRAMES, channels=4, condition_channels=2, action_channels=1, codes=16, code_width=8
 )
 
 CONFIGS: dict[str, Any] = {
@@ -61,6 +70,12 @@ CONFIGS: dict[str, Any] = {
         prior=ParallelConfig(coupled=True),
         head=HEAD,
         context=2,
+    ),
+    "DeltaIRIS": DeltaIRISConfig(
+        tokenizer=DELTA,
+        frame_token=FrameTokenConfig(network=FRAMES, channels=2),
+        sequence=BlockTransformerConfig(width=32, layers=2, heads=2, feed_forward=64, dropout=0.0, blocks=4),
+        head=HEAD,
     ),
 }
 

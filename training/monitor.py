@@ -21,6 +21,7 @@ from tqdm import tqdm
 from dreamenvs import tree
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.segments import start_contexts
+from dreamenvs.evaluation.listening import Listener
 from dreamenvs.evaluation.pictures import colour, mosaic, side_by_side, write_gif, write_png
 from dreamenvs.fitting.fit import Fit, Metrics
 from dreamenvs.protocols import WorldModel
@@ -191,7 +192,7 @@ class Strip(NamedTuple):
 
     real: torch.Tensor
     restored: torch.Tensor
-    """Given back one by one."""
+    """Given back one by one, each from its tokens after the real frames before it."""
     imagined: torch.Tensor
     """Dreamed under the real actions, after a context that is given back."""
 
@@ -200,8 +201,7 @@ class Strip(NamedTuple):
 def imagine(model: WorldModel[Any], segment: Segment) -> Strip:
     """What the model makes of one excerpt (1, T)."""
     frames = segment.observations[0]
-    alone = tree.map(lambda leaf: leaf[0][:, None], segment)
-    restored = model.decode(model.observe(alone))
+    restored = restore(model, segment)
     context = min(CONTEXT, len(frames))
     state = model.observe(tree.map(lambda leaf: leaf[:, :context], segment))
     imagined, seeds = list(restored[:context]), torch.zeros(1, dtype=torch.int64)
@@ -209,6 +209,24 @@ def imagine(model: WorldModel[Any], segment: Segment) -> Strip:
         state, _ = model.step(state, segment.actions[:, step - 1], Noise(seeds, seeds + step))
         imagined.append(model.decode(state)[0])
     return Strip(frames, restored, torch.stack(imagined))
+
+
+def restore(model: WorldModel[Any], segment: Segment) -> torch.Tensor:
+    """The frames (T, C, H, W) of one excerpt (1, T) as their tokens give them back.
+
+    A family may keep the frame itself in its state, which shows nothing: so each frame is imagined, from the true
+    tokens. Where a prior does not take them, the state is shown.
+    """
+    state, zeros = model.observe(tree.map(lambda leaf: leaf[:, :1], segment)), torch.zeros(1, dtype=torch.int64)
+    restored = [model.decode(state)]
+    for step in range(1, segment.actions.shape[1]):
+        actions = segment.actions[:, step - 1]
+        following = model.update(state, actions, segment.observations[:, step])
+        listener = Listener.build(Noise(zeros, zeros), model.tokens(following), forcing=True)
+        imagined, _ = model.step(state, actions, listener)
+        restored.append(model.decode(imagined if listener.complete else following))
+        state = following
+    return torch.cat(restored)
 
 
 def _offsets(fit: Fit) -> dict[str | None, int]:

@@ -8,16 +8,20 @@ from typing import Any
 
 from dreamenvs.heads import HeadConfig
 from dreamenvs.models import FAMILIES
+from dreamenvs.models.delta_iris import DeltaIRISConfig
+from dreamenvs.models.frame_token import FrameTokenConfig
 from dreamenvs.models.iris import TokenLevelConfig
 from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.models.turns import TurnConfig, TurnsOptimization
 from dreamenvs.nn.conv import ConvConfig
+from dreamenvs.nn.frame_network import FrameNetworkConfig
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.priors.parallel import ParallelConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config
 from dreamenvs.sequence.retnet import RetNetConfig
 from dreamenvs.sequence.transformer import BlockTransformerConfig, TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig
+from dreamenvs.tokenizers.delta import DeltaConfig
 from dreamenvs.tokenizers.vq import VQConfig
 
 PRESETS = ("small", "cells", "paper")
@@ -62,7 +66,7 @@ def model_config(family: str, preset: str) -> Any:
         return small_frame_level(paper, preset)
     if preset == "cells":
         raise SystemExit(f"the preset cells is for frame-level families; {family} has small and paper")
-    return small_token_level(paper)
+    return small_delta_iris() if isinstance(paper, DeltaIRISConfig) else small_token_level(paper)
 
 
 def small_frame_level(paper: StepVQConfig, preset: str) -> StepVQConfig:
@@ -110,5 +114,24 @@ def small_token_level(paper: TokenLevelConfig) -> TokenLevelConfig:
         optimization=TurnsOptimization(
             tokenizer=TurnConfig(rows=64, length=1, updates=1500),
             dynamics=TurnConfig(rows=16, length=12, updates=3000, weight_decay=1e-2, clip=10.0),
+        ),
+    )
+
+
+def small_delta_iris() -> DeltaIRISConfig:
+    """Δ-IRIS with about a million weights, whose networks see a frame in patches of 4 × 4 pixels."""
+    network = FrameNetworkConfig(channels=(48, 48), strides=(1, 1), groups=8, patch=4)
+    return DeltaIRISConfig(
+        tokenizer=DeltaConfig(
+            network=network, condition=network, channels=16, codes=128, code_width=32, revival_updates=1000
+        ),
+        frame_token=FrameTokenConfig(
+            network=FrameNetworkConfig(channels=(32, 32), strides=(1, 2), groups=8, patch=4), channels=8
+        ),
+        sequence=BlockTransformerConfig(width=128, layers=2, heads=4, feed_forward=512, dropout=0.0, blocks=16),
+        head=HeadConfig(units=128),
+        optimization=TurnsOptimization(
+            tokenizer=TurnConfig(rows=16, length=3, updates=2000, clip=10.0),
+            dynamics=TurnConfig(rows=16, length=16, updates=1200, weight_decay=1e-2, clip=10.0),
         ),
     )

@@ -40,7 +40,7 @@ class Args:
     """Collect, fit, learn in the dream, and collect again."""
 
     family: Annotated[str, tyro.conf.Positional] = "stepvq"
-    """Which family: stepvq, stepvqt, cb, cbt, iris or rem."""
+    """Which family: stepvq, stepvqt, cb, cbt, iris, rem or deltairis."""
     env: str = "MinAtar/Breakout-v1"
     """The real environment."""
     preset: Literal["small", "cells"] = "small"
