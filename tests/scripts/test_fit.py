@@ -27,7 +27,7 @@ from dreamenvs.envs.catalog import FAMILIES as SPELLINGS
 from dreamenvs.envs.catalog import fitting_command
 from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization
 from dreamenvs.models.step_vq import StepVQConfig
-from dreamenvs.models.turns import TurnsOptimization
+from dreamenvs.models.turns import TurnConfig, TurnsOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.types import DiscreteActions, LossTerms, WorldSpec
 from tests.small import CONFIGS
@@ -64,7 +64,10 @@ def save_dots(directory: Path) -> Replay:
 def small_config(family: str, preset: str) -> Any:
     """In the place of the presets: what is tested here does not depend on the size of the model."""
     if not isinstance(CONFIGS[family], StepVQConfig):
-        return replace(CONFIGS[family], optimization=TurnsOptimization())
+        turns = TurnsOptimization(
+            tokenizer=TurnConfig(rows=4, length=2, updates=4), dynamics=TurnConfig(rows=4, length=8, updates=3)
+        )
+        return replace(CONFIGS[family], optimization=turns)
     if preset == "paper":
         return replace(CONFIGS[family], optimization=JointOptimization(rows=2, length=8))
     objective = FactorizedConfig(objective=CrossEntropyObjective())
