@@ -112,8 +112,8 @@ def small_token_level(paper: TokenLevelConfig) -> TokenLevelConfig:
         rewards="two_hot",
         head=HeadConfig(units=128),
         optimization=TurnsOptimization(
-            tokenizer=TurnConfig(rows=64, length=1, updates=1500),
-            dynamics=TurnConfig(rows=16, length=12, updates=3000, weight_decay=1e-2, clip=10.0),
+            tokenizer=TurnConfig(rows=64, length=1, updates=1000),
+            dynamics=TurnConfig(rows=16, length=12, updates=1500, weight_decay=1e-2, clip=10.0),
         ),
     )
 
