@@ -106,13 +106,13 @@ def parse_json(data: bytes, name: str) -> Any:
         raise ArtifactError(f"{name} is no valid JSON: {reason}") from error
 
 
-def check_format(value: object, name: str) -> None:
-    """Refuse a file that another format version wrote."""
+def check_format(value: object, name: str, newest: int = FORMAT) -> None:
+    """Refuse a file that a later format version than `newest` wrote, or none."""
     found = value.get("format") if isinstance(value, dict) else None
     if type(found) is not int or found < 1:
         raise ArtifactError(f"{name} has no format version: it was not written by dreamenvs")
-    if found > FORMAT:
-        raise ArtifactError(f"{name} has format {found}, this version reads up to {FORMAT}: upgrade dreamenvs")
+    if found > newest:
+        raise ArtifactError(f"{name} has format {found}, this version reads up to {newest}: upgrade dreamenvs")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

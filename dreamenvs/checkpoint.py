@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -17,7 +18,6 @@ from torch.overrides import TorchFunctionMode
 
 from dreamenvs import tree
 from dreamenvs.artifact import (
-    FORMAT,
     MAX_JSON,
     ArtifactError,
     check_format,
@@ -28,12 +28,15 @@ from dreamenvs.artifact import (
 )
 from dreamenvs.card import card_markdown
 from dreamenvs.config import ConfigError, check_json, from_json, to_json
+from dreamenvs.deflated import deflate, inflate
 from dreamenvs.protocols import WorldModel
 from dreamenvs.types import DiscreteActions, Segment, WorldSpec
 
 if TYPE_CHECKING:
     from dreamenvs.models import Family
 
+FORMAT = 2
+"""Of a checkpoint; the first one had its frames unpacked, and can still be read."""
 LIMITS = {
     "config.json": MAX_JSON,
     "spec.json": MAX_JSON,
@@ -43,6 +46,8 @@ LIMITS = {
     "card.md": MAX_JSON,
 }
 MAX_TENSORS = 2**16
+MAX_FRAME_BYTES = 2**30
+"""Of all start contexts together, unpacked."""
 MAX_INTEGER = 2**20
 """The largest integer in a model's config: wider and deeper than any model, and small enough to count to."""
 
@@ -98,7 +103,7 @@ def save_checkpoint(
         "config.json": dump_json({"format": FORMAT, "family": family, "config": to_json(config)}),
         "spec.json": dump_json(to_json(model.spec)),
         "weights.safetensors": safetensors.torch.save(weights),
-        "contexts.safetensors": safetensors.torch.save(_pack(contexts._asdict(), torch.float32)),
+        "contexts.safetensors": safetensors.torch.save(_pack_contexts(contexts)),
         "card.json": dump_json(dict(card)),
         "card.md": card_markdown(card).encode(),
     }
@@ -179,7 +184,8 @@ def _parse(
     check_json(card, f"{path / 'card.json'}: card")
     if not isinstance(card, dict):
         raise CheckpointError(f"{path / 'card.json'} must hold an object")
-    contexts = _parse_contexts(path / "contexts.safetensors", files.pop("contexts.safetensors"), spec)
+    packed = header["format"] > 1
+    contexts = _parse_contexts(path / "contexts.safetensors", files.pop("contexts.safetensors"), spec, packed)
     weights = _unpack(path / "weights.safetensors", files.pop("weights.safetensors"))
     model = _build(lambda: family.build(config, spec), weights, path)
     module = cast(WorldModel[Any], model.to(device=device, dtype=torch.float32).eval())
@@ -196,18 +202,29 @@ def _parse_spec(path: Path, files: dict[str, bytes]) -> WorldSpec:
 
 def _parse_header(path: Path, files: dict[str, bytes]) -> dict[str, Any]:
     header = _json(path, files, "config.json")
-    check_format(header, str(path / "config.json"))
+    check_format(header, str(path / "config.json"), FORMAT)
     if set(header) != {"format", "family", "config"} or not isinstance(header["family"], str):
         raise CheckpointError(f"{path / 'config.json'} must hold a format, a family and a config, nothing else")
     return cast(dict[str, Any], header)
 
 
-def _parse_contexts(path: Path, data: bytes, spec: WorldSpec) -> Segment:
+def _pack_contexts(contexts: Segment) -> dict[str, Tensor]:
+    tensors = _pack(contexts._asdict(), torch.float32)
+    return tensors | {"observations": deflate(tensors["observations"])}
+
+
+def _parse_contexts(path: Path, data: bytes, spec: WorldSpec, packed: bool) -> Segment:
     tensors = _unpack(path, data)
     if set(tensors) != set(Segment._fields):
         raise CheckpointError(f"{path} must hold {', '.join(Segment._fields)}, nothing else")
-    contexts = Segment(**tensors)
     try:
+        if packed and tensors["rewards"].numel():
+            # Each frame has a reward beside it, so that no file asks for more frames than it has bytes.
+            shape = (*tensors["rewards"].shape, *spec.observation_shape)
+            if prod(shape) > MAX_FRAME_BYTES:
+                raise ValueError(f"observations of shape {shape} are more than {MAX_FRAME_BYTES} bytes")
+            tensors["observations"] = inflate(tensors["observations"], shape)
+        contexts = Segment(**tensors)
         check_contexts(contexts, spec)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from error

@@ -52,17 +52,20 @@ class Noise(NamedTuple):
         """(B,) int64 in [0, below)."""
         return ((self.bits(1, draw)[:, 0] >> 33) & (2**31 - 1)) * below >> 31
 
-    def categorical(self, logits: Tensor, draw: int = 0, *, coupled: bool = False) -> Tensor:
+    def categorical(self, logits: Tensor, draw: int = 0, *, coupled: bool = False, exclusive: bool = False) -> Tensor:
         """Sample (B, K) classes from logits (B, K, V) by inverse CDF; `coupled`, with one number for all K of a row.
 
         Coupled, every class keeps its probability, but a row's unlikely classes come together: a number below a
-        variable's largest probability gives its likeliest class, one above it another.
+        variable's largest probability gives its likeliest class, one above it another. `exclusive`, those of a kind
+        come in turn instead, each with the opposite that makes up for it: see `_inverse_exclusive`.
         """
         if self.temperature == 0:
             return logits.argmax(-1)
         if self.temperature != 1:
             logits = logits / self.temperature
         probabilities = logits.float().softmax(-1)
+        if exclusive:
+            return _inverse_exclusive(probabilities, self.uniform(logits.shape[2] ** 2, draw))
         if coupled:
             return _inverse_coupled(probabilities, self.uniform(1, draw))
         return _inverse(probabilities, self.uniform(logits.shape[1], draw))
@@ -88,3 +91,29 @@ def _inverse_coupled(probabilities: Tensor, uniform: Tensor) -> Tensor:
     others = probabilities.scatter(-1, likeliest[..., None], 0.0)
     beyond = (uniform - largest) / (1 - largest).clamp(min=1e-12)
     return torch.where(uniform < largest, likeliest, _inverse(others, beyond.clamp(0, 1 - 2**-24)))
+
+
+def _inverse_exclusive(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """Classes (B, K) at one point for each pair of classes, of points (B, V²), by systematic sampling.
+
+    A variable whose likeliest class is a, and b its next, takes another than a with the probability that is left. Those
+    of the same a and b share the circle of their pair, one after another and the largest first, so that where an object
+    may appear in one of many places, it appears in as many as it should, and not in all at once. Those from b to a lie
+    on the same circle from its beginning on: what appears in one place is missing in the other.
+    """
+    classes = probabilities.shape[-1]
+    likeliest = probabilities.argmax(-1)
+    others = probabilities.scatter(-1, likeliest[..., None], 0.0)
+    left, following = others.sum(-1), others.argmax(-1)
+    kind = likeliest * classes + following
+    order = (kind - left.double()).argsort(dim=-1, stable=True)
+    kinds, ends = kind.gather(-1, order), left.gather(-1, order).double().cumsum(-1)
+    starts = ends - left.gather(-1, order)
+    first = torch.ones_like(kinds, dtype=torch.bool)
+    first[:, 1:] = kinds[:, 1:] != kinds[:, :-1]
+    offsets = starts - torch.where(first, starts, 0.0).cummax(-1).values
+    offsets = torch.empty_like(offsets).scatter_(-1, order, offsets)
+    pair = torch.minimum(likeliest, following) * classes + torch.maximum(likeliest, following)
+    beyond = (uniform.gather(-1, pair).double() - offsets).remainder(1.0) / left.clamp(min=1e-12)
+    drawn = _inverse(others, beyond.clamp(0, 1 - 2**-24).to(probabilities.dtype))
+    return torch.where(beyond < 1, drawn, likeliest)

@@ -124,10 +124,27 @@ def test_round_trip_is_bit_equal(tmp_path: Path, actions: Any) -> None:
     assert read_identity(tmp_path / "dream") == ("TOY", "Pong")
 
 
+def test_frames_of_the_first_format_are_read_as_they_are(path: Path) -> None:
+    start = load(path).contexts
+    edit_tensors(path, CONTEXTS, lambda t: t.update(observations=start.observations.clone()))
+    header = parse_json((path / "config.json").read_bytes(), "")
+    (path / "config.json").write_bytes(dump_json(header | {"format": 1}))
+    sign(path)
+    assert torch.equal(load(path).contexts.observations, start.observations)
+
+
+def test_frames_that_stay_take_little_room(tmp_path: Path) -> None:
+    still = contexts(rows=64, steps=64)._replace(observations=torch.full((64, 64, 1, 2, 3), 7, dtype=torch.uint8))
+    save(tmp_path / "dream", contexts=still)
+    tensors = safetensors.torch.load((tmp_path / "dream" / CONTEXTS).read_bytes())
+    assert tensors["observations"].numel() < still.observations.numel() / 100
+    assert torch.equal(load(tmp_path / "dream").contexts.observations, still.observations)
+
+
 def test_directory_layout(path: Path) -> None:
     assert sorted(os.listdir(path)) == sorted([*LIMITS, "manifest.json"])
     assert parse_json((path / "config.json").read_bytes(), "") == {
-        "format": 1,
+        "format": 2,
         "family": "TOY",
         "config": {"type": "ToyConfig", "width": 4, "layers": 2, "window": 8, "rate": 0.1},
     }
@@ -207,7 +224,7 @@ def edit_json(path: Path, name: str, edit: Callable[[Any], Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "edit", "sentence"),
     [
-        ("config.json", lambda v: v.update(format=2), "config.json has format 2.*upgrade dreamenvs"),
+        ("config.json", lambda v: v.update(format=3), "config.json has format 3.*upgrade dreamenvs"),
         ("config.json", lambda v: v.update(family="os.system"), "'os.system'; known are TOY"),
         ("config.json", lambda v: v.update(family=[]), "must hold a format, a family and a config"),
         ("config.json", lambda v: v.update(build="os:system"), "must hold a format, a family and a config"),
@@ -221,7 +238,11 @@ def edit_json(path: Path, name: str, edit: Callable[[Any], Any]) -> None:
         ("config.json", lambda v: v["config"].update(width=10**6), r"\(4, 4\) torch.float32, the config asks for"),
         ("config.json", lambda v: v["config"].update(width=-1), "no model can be built from this config"),
         ("config.json", lambda v: v["config"].update(window=10**6), "buffers far larger than the weights"),
-        ("spec.json", lambda v: v.update(observation_shape=[1, 2, 4]), "observations are .* the spec asks for"),
+        (
+            "spec.json",
+            lambda v: v.update(observation_shape=[1, 2, 4]),
+            "packed frames do not unpack to exactly 64 bytes",
+        ),
         ("spec.json", lambda v: v["actions"].update(count=2), "an action is 2, outside of"),
         ("spec.json", lambda v: v["actions"].update(count=10**6), "'actions.weight' is"),
         ("spec.json", lambda v: v.update(source="os:system"), "spec.source is 'os:system'"),
@@ -279,7 +300,11 @@ WEIGHTS, CONTEXTS = "weights.safetensors", "contexts.safetensors"
         (CONTEXTS, lambda t: t["terminated"].view(torch.uint8).fill_(2), "no booleans"),
         (CONTEXTS, lambda t: t["rewards"].fill_(float("inf")), "'rewards' holds NaN or infinity"),
         (CONTEXTS, lambda t: t.update(rewards=torch.zeros(2, 0)), "rewards have shape"),
-        (CONTEXTS, lambda t: t.update(observations=t["observations"][:1]), "observations are"),
+        (CONTEXTS, lambda t: t.update(rewards=torch.zeros(2, 3)), "do not unpack to exactly 36 bytes"),
+        (CONTEXTS, lambda t: t.update(rewards=torch.zeros(2, 5)), "do not unpack to exactly 60 bytes"),
+        (CONTEXTS, lambda t: t.update(observations=t["observations"][:9]), "do not unpack to exactly 48 bytes"),
+        (CONTEXTS, lambda t: t["observations"].fill_(7), "packed frames are damaged"),
+        (CONTEXTS, lambda t: t.update(observations=t["observations"].float()), "bytes in a row"),
     ],
 )
 def test_hostile_tensors(path: Path, name: str, edit: Callable[[dict[str, Tensor]], object], sentence: str) -> None:
@@ -287,6 +312,12 @@ def test_hostile_tensors(path: Path, name: str, edit: Callable[[dict[str, Tensor
     with pytest.raises(CheckpointError, match=sentence) as caught:
         load(path)
     assert name in str(caught.value)
+
+
+def test_frames_unpack_to_a_bounded_size(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dreamenvs.checkpoint.MAX_FRAME_BYTES", 47)
+    with pytest.raises(CheckpointError, match="are more than 47 bytes"):
+        load(path)
 
 
 class Exploit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from dreamenvs.random import GOLDEN, Noise, mix, wrap_seed
@@ -104,32 +105,47 @@ def test_any_python_integer_is_a_seed() -> None:
     assert wrap_seed(-1) == -1
 
 
-def test_coupled_classes_keep_their_distributions() -> None:
-    logits = torch.randn(1, 3, 5, generator=torch.Generator().manual_seed(0)) * 2
+@pytest.mark.parametrize("how", ["coupled", "exclusive"])
+def test_coupled_classes_keep_their_distributions(how: str) -> None:
+    logits = torch.randn(1, 9, 5, generator=torch.Generator().manual_seed(0)) * 2
     rows = 40_000
     noise = Noise(torch.arange(rows), torch.zeros(rows, dtype=torch.int64))
-    drawn = noise.categorical(logits.expand(rows, -1, -1), coupled=True)
-    for variable in range(3):
+    drawn = noise.categorical(logits.expand(rows, -1, -1), **{how: True})
+    for variable in range(9):
         shares = torch.bincount(drawn[:, variable], minlength=5) / rows
         torch.testing.assert_close(shares, logits[0, variable].softmax(-1), atol=0.01, rtol=0)
 
 
-def test_coupled_classes_make_one_event_of_one_chance() -> None:
+@pytest.mark.parametrize("how", ["coupled", "exclusive"])
+def test_coupled_classes_make_one_event_of_one_chance(how: str) -> None:
     """A thing moves with probability 0.9, from the first place to the second: it is never in both, nor in none."""
     logits = torch.tensor([[[0.9, 0.1], [0.1, 0.9]]]).log()
     rows = 5_000
     noise = Noise(torch.arange(rows), torch.zeros(rows, dtype=torch.int64))
-    there = noise.categorical(logits.expand(rows, -1, -1), coupled=True)
+    there = noise.categorical(logits.expand(rows, -1, -1), **{how: True})
     assert (there.sum(1) == 1).all()
     assert 0.88 < there[:, 1].float().mean() < 0.92
     apart = noise.categorical(logits.expand(rows, -1, -1))
     assert 0.15 < (apart.sum(1) != 1).float().mean() < 0.21
 
 
-def test_coupled_classes_do_not_depend_on_the_batch() -> None:
-    logits = torch.randn(16, 4, 6, generator=torch.Generator().manual_seed(1))
+def test_exclusive_classes_come_in_turn() -> None:
+    """Something enters in one of sixteen places, as one of two things: one enters, each in its share of the cases."""
+    logits = torch.tensor([15 / 16, 2 / 48, 1 / 48]).log().expand(1, 16, 3)
+    rows = 5_000
+    noise = Noise(torch.arange(rows), torch.zeros(rows, dtype=torch.int64))
+    entered = noise.categorical(logits.expand(rows, -1, -1), exclusive=True)
+    assert ((entered > 0).sum(1) == 1).float().mean() > 0.999  # but for rounding at the edges
+    assert (entered == 2).sum() / rows == pytest.approx(1 / 3, abs=0.03)
+    together = noise.categorical(logits.expand(rows, -1, -1), coupled=True)
+    assert set((together > 0).sum(1).tolist()) == {0, 16}
+
+
+@pytest.mark.parametrize("how", ["coupled", "exclusive"])
+def test_coupled_classes_do_not_depend_on_the_batch(how: str) -> None:
+    logits = torch.randn(16, 40, 6, generator=torch.Generator().manual_seed(1))
     noise = Noise(torch.arange(16), torch.full((16,), 3))
     alone = [
-        Noise(*(part[i : i + 1] for part in noise[:2])).categorical(logits[i : i + 1], coupled=True) for i in range(16)
+        Noise(*(part[i : i + 1] for part in noise[:2])).categorical(logits[i : i + 1], **{how: True}) for i in range(16)
     ]
-    assert torch.equal(noise.categorical(logits, coupled=True), torch.cat(alone))
+    assert torch.equal(noise.categorical(logits, **{how: True}), torch.cat(alone))

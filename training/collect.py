@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from policies import BURST, EPSILONS, PongTracker
 from tqdm import tqdm
 
+import dreamenvs
 from dreamenvs.data.collect import AnyEnv, EpsilonPolicy, Policy, RandomPolicy, collect
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.replay import Replay
@@ -26,7 +27,9 @@ from dreamenvs.envs.catalog import WORLDS
 from dreamenvs.envs.source import default_source, describe, make_source
 from dreamenvs.types import Scalar, SourceEnv
 
-PolicyName = Literal["random", "tracker"]
+PolicyName = Literal["random", "persistent", "tracker"]
+HOLD = 16.0
+"""Steps for which the persistent policy holds a move, on average: enough to cross MinAtar's field in Freeway."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +43,12 @@ class Args:
     steps: int = 60_000
     """Agent steps, over all episodes."""
     policy: PolicyName = "random"
-    """`tracker` is a scripted player of ALE/Pong with random bursts."""
+    """`persistent` holds each random move for a while, and so gets to where single moves would take it back; `tracker`
+    is a scripted player of ALE/Pong with random bursts."""
+    dream: str | None = None
+    """Instead of --policy: PPO that learned in this dream, an id or a path, mixed with random moves (needs sb3)."""
+    ppo_steps: int = 400_000
+    """Imagined steps that it learns from."""
     num_envs: int = 1
     """Environments that are played at once, in processes of their own when there are several."""
     seed: int = 0
@@ -84,9 +92,21 @@ def build_policy(name: PolicyName, env_id: str, space: gymnasium.Space[Any], see
     """A policy by its name, for one row or many."""
     if name == "random":
         return RandomPolicy(space, seed)
+    if name == "persistent":
+        return EpsilonPolicy(RandomPolicy(space, seed), space, 1.0, seed + 1, burst=HOLD)
     if not env_id.startswith("ALE/Pong-"):
         raise SystemExit(f"the tracker plays ALE/Pong only, not {env_id}; use the random policy")
     return EpsilonPolicy(PongTracker(seed), space, EPSILONS, seed + 1, burst=BURST)
+
+
+def learn_policy(dream: str, source: SourceEnv, steps: int, seed: int) -> Policy:
+    """A policy that learned in a dream, with random moves: the dream must be of the source's own world."""
+    from ppo import EXPLORATION, explorer, learn  # only here: collecting without a dream needs no Stable-Baselines3
+
+    checkpoint, space = dreamenvs.load(dream), make_source(source).action_space
+    if checkpoint.model.spec.source != source:
+        raise SystemExit(f"{dream} is of {checkpoint.model.spec.source}, not of {source}")
+    return explorer(learn(checkpoint, steps, seed), checkpoint, space, EXPLORATION, seed)
 
 
 def collect_into(
@@ -196,7 +216,12 @@ def report(episodes: list[Summary]) -> None:
 def main(args: Args) -> None:
     """Collect, save and report."""
     source = choose_source(args.env, life_loss=args.life_loss, drawing=args.drawing, scale=args.scale)
-    collect_into(args.out, source, args.policy, args.steps, seed=args.seed, num_envs=args.num_envs)
+    policy: Policy | PolicyName = args.policy
+    notes: dict[str, Scalar] = {}
+    if args.dream is not None:
+        policy = learn_policy(args.dream, source, args.ppo_steps, args.seed)
+        notes = {"dream": args.dream, "ppo_steps": args.ppo_steps}
+    collect_into(args.out, source, policy, args.steps, seed=args.seed, num_envs=args.num_envs, notes=notes)
 
 
 if __name__ == "__main__":

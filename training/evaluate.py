@@ -3,8 +3,8 @@
     python training/evaluate.py dreamenvs/STEPVQ-Pong-v0
     python training/evaluate.py dreamenvs/STEPVQ-Pong-v0 --data data/PongHeldOut --train-steps 0
 
-Prints tables and writes results.json, plots and a GIF of the dream beside reality. With --update-card the figures go
-into the dream's own card.
+Prints tables and writes results.json, plots and a GIF of the dream beside reality. Of a dream of Crafter it tells the
+Crafter score of the policies, too. With --update-card the figures go into the dream's own card.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from dreamenvs.checkpoint import LIMITS, Checkpoint
 from dreamenvs.data.collect import collect
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.replay import Replay
+from dreamenvs.evaluation.crafter_score import CRAFTER, CrafterScore, crafter_score
 from dreamenvs.evaluation.fidelity import Fidelity, measure
 from dreamenvs.evaluation.open_loop import imagine_beside
 from dreamenvs.evaluation.pictures import side_by_side, write_gif
@@ -71,7 +72,7 @@ class Args:
     out: Path | None = None
     """Where the results go; by default runs/evaluate/<name>."""
     update_card: bool = False
-    """Write fidelity and transfer into the dream's card."""
+    """Write fidelity, transfer and Crafter scores into the dream's card."""
     threads: int = 1
     """CPU threads."""
 
@@ -96,7 +97,9 @@ def main(args: Args) -> None:
     longest = max(episodes, key=len)
     beside = imagine_beside(checkpoint.model, longest, start=len(longest) // 4, seed=args.seed)
     write_gif(out / "beside.gif", side_by_side(*beside))
-    transfers = measure_transfer(args, checkpoint) if args.episodes else {}
+    policies = choose_policies(args, checkpoint) if args.episodes else {}
+    transfers = measure_transfer(args, checkpoint, policies)
+    scores = measure_crafter(args, checkpoint, policies)
     results = {
         "dream": path.name,
         "command": f"python training/evaluate.py {shlex.join(sys.argv[1:])}",
@@ -104,6 +107,8 @@ def main(args: Args) -> None:
         "fidelity": fidelity.to_json(),
         "transfer": {name: result.to_json() for name, result in transfers.items()},
     }
+    if scores:
+        results["crafter"] = {name: score.to_json() for name, score in scores.items()}
     (out / "results.json").write_bytes(dump_json(results))
     draw(out, fidelity, transfers)
     if args.update_card:
@@ -136,13 +141,18 @@ def from_replay(directory: Path, checkpoint: Checkpoint, steps: int) -> Sequence
     return replay[: max(1, int(np.searchsorted(replay.lengths.cumsum(), steps, side="right")))]
 
 
-def measure_transfer(args: Args, checkpoint: Checkpoint) -> dict[str, Transfer]:
+def choose_policies(args: Args, checkpoint: Checkpoint) -> dict[str, Any]:
     """The random policy and, if asked for, PPO that learned in the dream."""
     policies: dict[str, Any] = {"random": "random"}
     if args.train_steps:
         from ppo import PPOConfig, learn
 
         policies["trained"] = learn(checkpoint, args.train_steps, args.seed, PPOConfig(temperature=args.temperature))
+    return policies
+
+
+def measure_transfer(args: Args, checkpoint: Checkpoint, policies: dict[str, Any]) -> dict[str, Transfer]:
+    """What policies earn in the dream and for real."""
     results = {}
     for name, policy in policies.items():
         with bar(f"transfer, {name}", "episode") as progress:
@@ -156,6 +166,28 @@ def measure_transfer(args: Args, checkpoint: Checkpoint) -> dict[str, Transfer]:
                 deterministic=args.deterministic and name == "trained",
                 horizon=args.transfer_horizon,
                 temperature=args.temperature,
+                progress=progress,
+            )
+        print(f"\n{name} policy\n{results[name].table()}\n")
+    return results
+
+
+def measure_crafter(args: Args, checkpoint: Checkpoint, policies: dict[str, Any]) -> dict[str, CrafterScore]:
+    """What policies reach in the real Crafter; nothing where the dream is of another world."""
+    source = checkpoint.model.spec.source
+    if source is None or source.id != CRAFTER:
+        return {}
+    results = {}
+    for name, policy in policies.items():
+        with bar(f"Crafter score, {name}", "episode") as progress:
+            results[name] = crafter_score(
+                policy,
+                checkpoint,
+                args.episodes,
+                args.seed,
+                obs_type="latent",
+                num_envs=args.num_envs,
+                deterministic=args.deterministic and name == "trained",
                 progress=progress,
             )
         print(f"\n{name} policy\n{results[name].table()}\n")
@@ -220,6 +252,7 @@ def update_card(path: Path, results: dict[str, Any]) -> None:
     commands = card.pop("commands", [])
     if results["transfer"]:
         card["transfer"] = results["transfer"]
+        card |= {"crafter": results["crafter"]} if "crafter" in results else {}
         commands = [command for command in commands if "training/evaluate.py" not in command]  # all figures are new
     card["commands"] = [*commands, results["command"]]
     write_artifact(path, files | {"card.json": dump_json(card), "card.md": card_markdown(card).encode()})

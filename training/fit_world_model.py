@@ -59,7 +59,7 @@ class Args:
     """Fit a world model and save it as a dream."""
 
     family: Annotated[str, tyro.conf.Positional] = "stepvq"
-    """Which family: stepvq, stepvqt, cb, cbt or deltairis."""
+    """Which family: stepvq, stepvqt, cb, cbt, iris, rem or deltairis."""
     env: str | None = None
     """The real environment to collect from where there is no data yet; MinAtar/Breakout-v1 if nothing is given."""
     dataset: str | None = None
@@ -68,7 +68,7 @@ class Args:
     """A replay, from training/collect.py; by default data/<World>, which is filled first where it is empty."""
     collect_steps: int = 60_000
     """Real steps to collect."""
-    preset: Literal["small", "paper"] = "small"
+    preset: Literal["small", "cells", "paper"] = "small"
     """Model sizes, and how they are optimised."""
     tokenizer_updates: int | None = None
     """Updates of the tokenizer, where it has a stage of its own."""

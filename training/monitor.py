@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from benchmark import GEMM_FLOP, gemm, timed
+from measuring import GEMM_GFLOP, gemm_seconds
 from run_directory import RunDirectory
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
@@ -108,9 +108,9 @@ class Monitor:
         text = f"{stage.name}: {stage.updates} updates, {stage.frames / stage.seconds:,.0f} frames/s, "
         text += f"sampling {stage.sampling / stage.seconds:.1%} of the time, peak memory {memory:,} MiB"
         if stage.flop is not None:
-            self._peak = self._peak or GEMM_FLOP / statistics.median(timed(gemm) for _ in range(4))
-            rate = stage.flop * stage.frames / (stage.seconds - stage.sampling)
-            text += f", {rate / 1e9:,.1f} GFLOP/s: {rate / self._peak:.0%} of the GEMM peak of {self._peak / 1e9:,.0f}"
+            self._peak = self._peak or GEMM_GFLOP / statistics.median(gemm_seconds()[0] for _ in range(4))
+            rate = stage.flop * stage.frames / (stage.seconds - stage.sampling) / 1e9
+            text += f", {rate:,.1f} GFLOP/s: {rate / self._peak:.0%} of the GEMM peak of {self._peak:,.0f}"
         return text
 
 

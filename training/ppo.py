@@ -5,14 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import numpy as np
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecMonitor
 from tqdm import tqdm
 
+from dreamenvs.checkpoint import Checkpoint
+from dreamenvs.data.collect import EpsilonPolicy
 from dreamenvs.envs.loading import CheckpointLike
 from dreamenvs.envs.sb3 import DreamVecEnv
+from dreamenvs.envs.watching import WatchingPolicy
+
+EXPLORATION = (0.0, 0.02, 0.1, 0.25)
+"""Shares of random moves in real episodes, one of which is drawn for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,3 +91,10 @@ def learn(
         device="cpu",
     )
     return model.learn(steps, callback=Progress(steps, show))
+
+
+def explorer(
+    policy: Any, checkpoint: Checkpoint, space: gymnasium.Space[Any], epsilons: tuple[float, ...], seed: int
+) -> EpsilonPolicy:
+    """A policy that learned in a dream, on real frames that its model watches, with a share of random moves."""
+    return EpsilonPolicy(WatchingPolicy(policy, checkpoint.model, "latent"), space, epsilons, seed)

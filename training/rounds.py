@@ -2,10 +2,10 @@
 
     python training/rounds.py stepvq --env MinAtar/Breakout-v1 --rounds 5 --steps 20000
 
-The first round plays at random (Pong's with a scripted tracker), the others with PPO that learned in the last dream,
-mixed with random moves. The tokenizer is fitted in the first round and then stays; the dynamics go on from round to
-round. What is done is not done again: a command that was stopped goes on where it was, and one with more rounds or
-other numbers adds to what is there.
+The first round plays at random (Pong's with a scripted tracker; see --policy), the others with PPO that learned in the
+last dream, mixed with random moves. The tokenizer is fitted in the first round and then stays; the dynamics go on from
+round to round. What is done is not done again: a command that was stopped goes on where it was, and one with more
+rounds or other numbers adds to what is there.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import shlex
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-from collect import choose_source, collect_into, world_name
+from collect import PolicyName, choose_source, collect_into, world_name
 from fit_world_model import BY_SPELLING, Bookkeeping, Recipe, fit_dream
-from ppo import PPOConfig, learn
+from ppo import EXPLORATION, PPOConfig, explorer, learn
 from presets import model_config
 
 import dreamenvs
@@ -30,8 +30,8 @@ from dreamenvs.data.collect import EpsilonPolicy
 from dreamenvs.data.replay import Replay
 from dreamenvs.envs.library import new_name, user_directory
 from dreamenvs.envs.source import make_source
-from dreamenvs.envs.watching import WatchingPolicy
 from dreamenvs.evaluation.transfer import Transfer, transfer
+from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.types import SourceEnv
 
 
@@ -40,13 +40,17 @@ class Args:
     """Collect, fit, learn in the dream, and collect again."""
 
     family: Annotated[str, tyro.conf.Positional] = "stepvq"
-    """Which family: stepvq, stepvqt, cb or cbt."""
+    """Which family: stepvq, stepvqt, cb, cbt, iris, rem or deltairis."""
     env: str = "MinAtar/Breakout-v1"
     """The real environment."""
+    preset: Literal["small", "cells"] = "small"
+    """Model sizes; `cells` has a token for each cell of MinAtar that depends on nothing else."""
     rounds: int = 5
     """How often."""
     steps: int = 20_000
     """Real steps of a round."""
+    policy: PolicyName | None = None
+    """Who plays the first round: by default the tracker in ALE/Pong, random actions elsewhere."""
     tokenizer_updates: int = 1500
     """Of the first round."""
     dynamics_updates: int = 1500
@@ -54,14 +58,21 @@ class Args:
     last_updates: int | None = None
     """Of the dynamics in the last round; by default as in the others."""
     length: int = 32
-    """Steps of the segments that the dynamics learn from, 32 in a batch."""
+    """Steps of the segments that the dynamics learn from."""
+    rows: int = 32
+    """Segments in a batch."""
     sampled: int = 32
     """Tokens per frame whose likelihood an update computes; 0 for all of them."""
+    frame_weight: float = 1.0
+    """Of the next frame's likelihood, a sum over its tokens, beside those of reward and termination. Lower it where
+    these hang on what few tokens show, such as who meets whom: frames are learned without that."""
+    exclusive: bool = False
+    """Let what may appear in many places appear in turn rather than everywhere at once: for worlds with entrances."""
     ppo_steps: int = 300_000
     """Imagined steps of a round's policy."""
     ppo: PPOConfig = field(default_factory=PPOConfig)
     """How it learns."""
-    epsilons: tuple[float, ...] = (0.0, 0.02, 0.1, 0.25)
+    epsilons: tuple[float, ...] = EXPLORATION
     """Shares of random moves in its real episodes, one of which is drawn for each."""
     num_envs: int = 16
     """Real episodes that are played side by side."""
@@ -119,23 +130,21 @@ def collect_round(args: Args, run: Path, source: SourceEnv, number: int) -> Repl
     if (directory / "index.json").exists() and len((replay := Replay.open(directory)).notes) > number:
         return replay
     if number == 0:
-        policy: Any = "tracker" if args.env.startswith("ALE/Pong-") else "random"
+        policy: Any = args.policy or ("tracker" if args.env.startswith("ALE/Pong-") else "random")
     else:
-        policy = explorer(args, dream_of(run, number - 1), source, seed)
+        policy = learned(args, dream_of(run, number - 1), source, seed)
     return collect_into(
         directory, source, policy, args.steps, seed=seed, num_envs=args.num_envs, notes={"round": number}
     )
 
 
-def explorer(args: Args, dream: Path, source: SourceEnv, seed: int) -> EpsilonPolicy:
-    """PPO that learned in a dream, on real frames and with random moves."""
+def learned(args: Args, dream: Path, source: SourceEnv, seed: int) -> EpsilonPolicy:
+    """PPO that learned in a dream, measured if asked for, on real frames and with random moves."""
     checkpoint = dreamenvs.load(dream)
     policy = learn(checkpoint, args.ppo_steps, seed, args.ppo)
     if args.episodes:
         print(measure_transfer(args, policy, checkpoint, seed).table())
-    env = make_source(source)
-    watching = WatchingPolicy(policy, checkpoint.model, "latent")
-    return EpsilonPolicy(watching, env.action_space, args.epsilons, seed)
+    return explorer(policy, checkpoint, make_source(source).action_space, args.epsilons, seed)
 
 
 def measure_transfer(args: Args, policy: Any, checkpoint: Checkpoint, seed: int) -> Transfer:
@@ -153,21 +162,23 @@ def measure_transfer(args: Args, policy: Any, checkpoint: Checkpoint, seed: int)
 
 def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, commands: tuple[str, ...]) -> None:
     """Fit this round's dream, from the weights of the round before."""
-    config = model_config(family, "small")
-    prior = replace(config.prior, objective=replace(config.prior.objective, sampled=args.sampled))
+    config = model_config(family, args.preset)
+    if isinstance(config, StepVQConfig):
+        objective = replace(config.prior.objective, sampled=args.sampled, weight=args.frame_weight)
+        config = replace(config, prior=replace(config.prior, objective=objective, exclusive=args.exclusive))
     turns = config.optimization
     updates = args.last_updates if number == args.rounds - 1 and args.last_updates else args.dynamics_updates
     turns = replace(
         turns,
         tokenizer=replace(turns.tokenizer, updates=args.tokenizer_updates if number == 0 else 0),
-        dynamics=replace(turns.dynamics, updates=updates, length=args.length),
+        dynamics=replace(turns.dynamics, updates=updates, length=args.length, rows=args.rows),
     )
     directory = run / f"round{number}"
     if (directory / "done").exists():
         return
     recipe = Recipe(
         family=family,
-        config=replace(config, prior=prior, optimization=turns),
+        config=replace(config, optimization=turns),
         seed=args.seed + number,
         init=str(run / f"round{number - 1}") if number else None,
     )

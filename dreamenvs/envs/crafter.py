@@ -23,7 +23,7 @@ class CrafterConfig:
 
 
 class CrafterEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
-    """The game with its reward; the achievements so far are in `info["achievements"]`."""
+    """The game with its reward; `info["achievements"]` counts how often each was reached in the episode so far."""
 
     def __init__(self, config: CrafterConfig, *, reward: bool = True, render_mode: str | None = None) -> None:
         import crafter
@@ -32,6 +32,7 @@ class CrafterEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self.render_mode = render_mode
         self.config = config
         self._game = crafter.Env(size=(config.size, config.size), reward=reward, length=config.length, seed=0)
+        _put_in_order(self._game)
         self.observation_space = gymnasium.spaces.Box(0, 255, (config.size, config.size, 3), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(int(self._game.action_space.n))
 
@@ -60,3 +61,16 @@ class CrafterEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     def render(self) -> NDArray[np.uint8] | None:
         """The current view."""
         return np.array(self._game.render(), np.uint8) if self.render_mode == "rgb_array" else None
+
+
+def _put_in_order(game: Any) -> None:
+    """Crafter picks the creature that disappears from a set, in the order of memory addresses: sorted, a seed decides.
+
+    The number of a creature on the map is the order in which it came into the world.
+    """
+    world, balance = game._world, game._balance_chunk
+
+    def balance_in_order(chunk: Any, creatures: Any) -> None:
+        balance(chunk, sorted(creatures, key=lambda creature: int(world._obj_map[tuple(creature.pos)])))
+
+    game._balance_chunk = balance_in_order

@@ -29,17 +29,17 @@ class Listener(Noise):
         listener._likelihoods, listener._guesses, listener._repeated = [], [], False
         return listener
 
-    def categorical(self, logits: Tensor, draw: int = 0, *, coupled: bool = False) -> Tensor:
+    def categorical(self, logits: Tensor, draw: int = 0, *, coupled: bool = False, exclusive: bool = False) -> Tensor:
         """Tokens (B, K') for logits (B, K', V), which belong to the next K' targets."""
         first = sum(part.shape[1] for part in self._likelihoods)
         targets = self.targets[:, first : first + logits.shape[1]]
         if targets.shape[1] < logits.shape[1]:
             self._repeated = True
-            return super().categorical(logits, draw, coupled=coupled)
+            return super().categorical(logits, draw, coupled=coupled, exclusive=exclusive)
         likelihoods = logits.float().log_softmax(-1)
         self._likelihoods.append(likelihoods.gather(-1, targets[..., None])[..., 0])
         self._guesses.append(logits.argmax(-1))
-        return targets if self.forcing else super().categorical(logits, draw, coupled=coupled)
+        return targets if self.forcing else super().categorical(logits, draw, coupled=coupled, exclusive=exclusive)
 
     def bernoulli(self, logits: Tensor, draw: int = 0) -> Tensor:
         """Whether the log-odds (B,) are above even: a drawn ending would miss or hit a rare one by chance."""

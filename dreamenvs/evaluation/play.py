@@ -28,6 +28,7 @@ class Played(NamedTuple):
     lengths: NDArray[np.int64]  # (N,)
     truncated: NDArray[np.bool_]  # (N,)
     failed: NDArray[np.bool_]  # (N,) ended because the model gave NaN or infinity
+    infos: tuple[dict[str, Any], ...]  # (N,) what the environment said with the last step
 
 
 class Calling:
@@ -101,7 +102,7 @@ def _play(
         observations, rewards, terminated, truncated, infos = envs.step(actions)
         failed = infos.get("_error", np.zeros(len(rows), bool))
         before = tally.missing
-        tally.add(~resetting, rewards, terminated, truncated, failed)
+        tally.add(~resetting, rewards, terminated, truncated, failed, infos)
         if tally.missing < before:
             progress(episodes - tally.missing, episodes)
         starts, resetting = resetting, terminated | truncated
@@ -117,12 +118,15 @@ class _Tally:
         self.horizon = np.inf if horizon is None else horizon
         self.total, self.early, self.age = np.zeros(rows), np.zeros(rows), np.zeros(rows, np.int64)
         self.ended: list[list[tuple[float, float, int, bool, bool]]] = [[] for _ in quota]
+        self.infos: list[list[dict[str, Any]]] = [[] for _ in quota]
 
     @property
     def missing(self) -> int:
         return int(self.left.sum())
 
-    def add(self, moved: Any, rewards: Any, terminated: Any, truncated: Any, failed: Any) -> None:
+    def add(
+        self, moved: Any, rewards: Any, terminated: Any, truncated: Any, failed: Any, infos: dict[str, Any]
+    ) -> None:
         """One step of every row that `moved`; the others were reset instead."""
         self.total += np.where(moved, rewards, 0.0)
         self.early += np.where(moved & (self.age < self.horizon), rewards, 0.0)
@@ -132,10 +136,22 @@ class _Tally:
                 cut = bool(truncated[row] and not terminated[row])
                 episode = (self.total[row], self.early[row], int(self.age[row]), cut, bool(failed[row]))
                 self.ended[row].append(episode)
+                self.infos[row].append(row_info(infos, int(row)))
                 self.left[row] -= 1
             self.total[row] = self.early[row] = self.age[row] = 0
 
     def played(self) -> Played:
         episodes = [episode for row in self.ended for episode in row]
         returns, early, lengths, truncated, failed = (np.array(column) for column in zip(*episodes, strict=True))
-        return Played(returns, early, lengths, truncated, failed)
+        infos = tuple(info for row in self.infos for info in row)
+        return Played(returns, early, lengths, truncated, failed, infos)
+
+
+def row_info(infos: dict[str, Any], row: int) -> dict[str, Any]:
+    """What the infos of a vector environment say of one row, as its single environment would."""
+    said = {}
+    for name, values in infos.items():
+        # Gymnasium keeps who said `name` under `_name`.
+        if f"_{name}" in infos and infos[f"_{name}"][row]:
+            said[name] = row_info(values, row) if isinstance(values, dict) else values[row]
+    return said

@@ -23,6 +23,8 @@ class ConvConfig:
     channels: tuple[int, ...] = (32, 64, 128, 256)
     strides: tuple[int, ...] = (1, 2, 2, 2)
     kernel: int = 5
+    """The side of every kernel: odd, or even and equal to every stride. Kernels as large as their strides do not
+    overlap, and a token then depends on its own patch alone: where patches are the cells of a game, on one object."""
     groups: int = 8
     """Groups of every GroupNorm; the paper names the norm and not its groups."""
     norm: Norm = "group"
@@ -32,8 +34,10 @@ class ConvConfig:
     def __post_init__(self) -> None:
         if not self.channels or len(self.channels) != len(self.strides):
             raise ValueError(f"channels {self.channels} and strides {self.strides} need the same non-zero length")
-        if self.kernel % 2 == 0 or min(self.strides) < 1 or max(self.strides) > self.kernel:
-            raise ValueError(f"need an odd kernel and strides from 1 to the kernel, not {self.kernel}, {self.strides}")
+        if min(self.strides) < 1 or max(self.strides) > self.kernel:
+            raise ValueError(f"need strides from 1 to the kernel, not {self.kernel}, {self.strides}")
+        if self.kernel % 2 == 0 and set(self.strides) != {self.kernel}:
+            raise ValueError(f"an even kernel needs strides equal to it, not {self.kernel}, {self.strides}")
         if self.norm not in get_args(Norm):
             raise ValueError(f"norm must be 'group' or 'channel', not {self.norm!r}")
         if self.norm == "group" and any(channels % self.groups for channels in self.channels):
@@ -86,7 +90,7 @@ class Encoder(nn.Module):
         layers: list[nn.Module] = []
         inputs = observation_shape[0]
         for outputs, stride in zip(config.channels, config.strides, strict=True):
-            convolution = nn.Conv2d(inputs, outputs, config.kernel, stride, config.kernel // 2, bias=False)
+            convolution = nn.Conv2d(inputs, outputs, config.kernel, stride, _padding(config.kernel), bias=False)
             layers += [convolution, _norm(config, outputs), nn.SiLU()]
             inputs = outputs
         self.layers = nn.Sequential(*layers)
@@ -126,10 +130,17 @@ def squared_error(pixels: Tensor, observations: Tensor) -> Tensor:
     return (pixels - observations.to(pixels.dtype) / 255).square().sum((1, 2, 3))
 
 
+def _padding(kernel: int) -> int:
+    """Around the frame: half of an odd kernel; none where even kernels tile it."""
+    return kernel // 2 if kernel % 2 else 0
+
+
 def _upsample(inputs: int, outputs: int, stride: int, kernel: int, bias: bool) -> nn.Conv2d | nn.ConvTranspose2d:
     """The mirror of one encoder layer."""
     if stride == 1:
-        return nn.Conv2d(inputs, outputs, kernel, 1, kernel // 2, bias=bias)
+        return nn.Conv2d(inputs, outputs, kernel, 1, _padding(kernel), bias=bias)
     # A transposed convolution multiplies kernel²/stride² times per output; nearest upsampling and a convolution of the
     # same reach multiply kernel² times, four times as often at stride 2, and took 2.6 to 4 times as long on a CPU.
-    return nn.ConvTranspose2d(inputs, outputs, kernel, stride, kernel // 2, output_padding=stride - 1, bias=bias)
+    padding = _padding(kernel)
+    extra = stride - kernel + 2 * padding  # for a frame that is `stride` times as large
+    return nn.ConvTranspose2d(inputs, outputs, kernel, stride, padding, output_padding=extra, bias=bias)

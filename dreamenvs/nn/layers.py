@@ -66,15 +66,15 @@ class RowConv2d(nn.Conv2d):
         return super().forward(inputs)
 
 
-def row_silu(inputs: Tensor) -> Tensor:
+def row_silu(inputs: Tensor, inplace: bool = False) -> Tensor:
     """SiLU of inputs (..., D), to be the same bits wherever in a batch a row stands."""
     # torch's own takes 32 elements at a time, with AVX-512, and rounds what is left over at the end of a thread's share
     # differently. It is used where nothing can be left over, whichever number of threads share the work.
     shares = math.lcm(*range(1, torch.get_num_threads() + 1))
     if torch.is_grad_enabled() or inputs.shape[-1] % (32 * shares) == 0:
-        return F.silu(inputs)
+        return F.silu(inputs, inplace)
     result = torch.neg(inputs).exp_().add_(1)
-    return torch.div(inputs, result, out=result)
+    return torch.div(inputs, result, out=inputs if inplace else result)
 
 
 class RowSiLU(nn.Module):

@@ -61,6 +61,10 @@ class FactorizedConfig:
     """Whether a frame's tokens are drawn with one random number instead of one each. Each token keeps its distribution,
     and one chance event has one outcome: where an action may not take effect, the paddle stays or moves, while tokens
     drawn apart, as in the paper, show it in both places or in none."""
+    exclusive: bool = False
+    """Whether the tokens of a frame that may become the same other thing do so in turn, rather than together or apart:
+    where an enemy may enter on any of sixteen sides, it enters on one, while coupled ones would enter on all of them
+    once in sixteen times. What appears in one place is still missing in the other. It goes before `coupled`."""
 
     def __post_init__(self) -> None:
         if self.rank < 0 or not 0 <= self.unimix < 1:
@@ -89,7 +93,8 @@ class FactorizedPrior(nn.Module):
     def sample(self, hidden: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
         logits = self.logits(hidden)
         # NaN and infinity survive a sum, which is one pass where isfinite and all would be two.
-        return noise.categorical(logits, coupled=self.config.coupled), logits.sum((1, 2)).isfinite()
+        config, finite = self.config, logits.sum((1, 2)).isfinite()
+        return noise.categorical(logits, coupled=config.coupled, exclusive=config.exclusive), finite
 
     def loss(self, hidden: Tensor, target: Posterior, valid: Tensor, previous: Tensor) -> LossTerms:
         objective = self.config.objective

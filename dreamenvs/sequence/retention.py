@@ -8,7 +8,7 @@ and decayed as if the next token stood at position 0. No position is stored, and
 from __future__ import annotations
 
 import math
-from functools import cache as remember
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -52,7 +52,7 @@ def thetas(head_dim: int, device: torch.device | None = None) -> Tensor:
     return BASE ** -torch.linspace(0, 1, head_dim // 2, dtype=torch.float64, device=device)
 
 
-@remember
+@lru_cache(maxsize=32)
 def chunk_turns(heads: int, head_dim: int, length: int, dtype: torch.dtype, device: torch.device) -> Turns:
     """The tables of a chunk of `length` tokens."""
     # The two exponentials are apart, so a long chunk would overflow: γ^-1024 is 1e14, which every dtype here can hold.
@@ -67,7 +67,7 @@ def chunk_turns(heads: int, head_dim: int, length: int, dtype: torch.dtype, devi
         return Turns((turns * growth).to(to), (turns / growth / math.sqrt(head_dim)).to(to))
 
 
-@remember
+@lru_cache(maxsize=32)
 def frame_turns(heads: int, head_dim: int, tokens: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """What moves a state's frame over each of several numbers of tokens (n,): complex (heads, n, 1, d / 2)."""
     with torch.inference_mode(False), torch.no_grad():
@@ -77,7 +77,7 @@ def frame_turns(heads: int, head_dim: int, tokens: tuple[int, ...], dtype: torch
         return (turns * decays(heads, device)[:, None, None, None] ** count).to(dtype.to_complex())
 
 
-@remember
+@lru_cache(maxsize=32)
 def back_turn(head_dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The turn (d / 2,) of a query or key one position before the frame."""
     with torch.inference_mode(False), torch.no_grad():
@@ -179,35 +179,33 @@ def _retain_chunks(queries: Tensor, keys: Tensor, values: Tensor, state: Tensor)
     return Retained(outputs, torch.cat((states.flatten(2, 3), starts[-1][:, :, None]), 2))
 
 
-def retain_chunk(projected: Tensor, state: Tensor, new_state: Tensor | None = None) -> Tensor:
-    """One chunk by `retain_blockwise`, for inference: outputs (B, heads, L, d) of projected (B, L, 4, heads, d).
+def retain_chunk(queries: Tensor, keys: Tensor, values: Tensor, state: Tensor) -> Tensor:
+    """Equation 4 for one chunk without gradients: (N, L, d) from turned queries and keys (N, L, d) and state (N, d, d).
 
-    `projected` are queries, keys, values and whatever comes fourth; state and new_state are (B · heads, d, d). The new
-    state is written if there is room for it, and may be the old one.
+    N are the heads of all rows.
     """
-    length, heads, head_dim = projected.shape[1], *projected.shape[3:]
-    turns = chunk_turns(heads, head_dim, length, projected.dtype, projected.device)
-    queries, keys = turn_chunk(projected[:, :, 0], turns.queries), turn_chunk(projected[:, :, 1], turns.keys)
-    values = projected[:, :, 2].transpose(1, 2).reshape(-1, length, head_dim)
-    outputs = torch.bmm(queries, state.mT).baddbmm_(torch.bmm(queries, keys.mT).tril_(), values)
-    if new_state is not None:
-        remember_chunk(keys, values, state, new_state, heads)
-    return outputs.view(-1, heads, length, head_dim)
-
-
-def turn_chunk(inputs: Tensor, turns: Tensor) -> Tensor:
-    """Inputs (B, L, heads, d) turned, heads first: (B · heads, L, d)."""
-    rows, length, heads, head_dim = inputs.shape
-    turned = torch.empty(rows, heads, length, head_dim // 2, dtype=turns.dtype, device=turns.device)
-    pairs = inputs.view(rows, length, heads, head_dim // 2, 2)
-    torch.mul(torch.view_as_complex(pairs).transpose(1, 2), turns, out=turned)
-    return torch.view_as_real(turned).view(rows * heads, length, head_dim)
+    outputs = torch.bmm(queries, state.mT)
+    # In place by `out=`, because FlopCounterMode does not see baddbmm_.
+    return torch.baddbmm(outputs, torch.bmm(queries, keys.mT).tril_(), values, out=outputs)
 
 
 def remember_chunk(keys: Tensor, values: Tensor, state: Tensor, new_state: Tensor, heads: int) -> None:
-    """Write the state after turned keys and values (B · heads, L, d), seen from the chunk's end."""
+    """Equation 5 for one chunk: write the state (N, d, d) after turned keys and values (N, L, d), seen from its end.
+
+    The new state may be the old one.
+    """
     length, head_dim = keys.shape[1:]
     frame = frame_turns(heads, head_dim, (length,), state.dtype, state.device)[:, 0]  # (heads, 1, d / 2)
     pairs = (-1, heads, head_dim, head_dim // 2, 2)
     total, room = (part.view(pairs) for part in (torch.baddbmm(state, values.mT, keys), new_state))
     torch.mul(torch.view_as_complex(total), frame, out=torch.view_as_complex(room))
+
+
+def turn_chunk(inputs: Tensor, bias: Tensor, turns: Tensor) -> Tensor:
+    """Inputs (B, L, heads, d) plus bias (heads, d), turned by turns (heads, L, d / 2): (B · heads, L, d)."""
+    rows, length, heads, head_dim = inputs.shape
+    turned = torch.empty(rows, heads, length, head_dim // 2, dtype=turns.dtype, device=turns.device)
+    pairs = torch.view_as_complex(inputs.view(rows, length, heads, head_dim // 2, 2)).transpose(1, 2)
+    turned_bias = torch.view_as_complex(bias.view(heads, 1, head_dim // 2, 2)) * turns
+    torch.addcmul(turned_bias, pairs, turns, out=turned)
+    return torch.view_as_real(turned).view(rows * heads, length, head_dim)

@@ -12,12 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dreamenvs.nn.attention import rotate
 from dreamenvs.nn.layers import MIN_ROWS, row_silu
-from dreamenvs.sequence.retention import back_turn, chunk_turns, remember_chunk, retain_chunk, turn_chunk
+from dreamenvs.sequence.retention import Turns, back_turn, chunk_turns, remember_chunk, retain_chunk, turn_chunk
 
+QUERIES, KEYS, VALUES, GATE = range(4)
 EPS = 1e-6
-# BLAS shares a longer sum between threads, in a way that depends on the number of rows.
+# BLAS shares a longer sum between threads, in a way that depends on the number of rows. It is also how much of the
+# feed-forward network is computed at a time, for what lies in the cache is not read from memory again.
 MAX_SUM = 512
 
 
@@ -35,7 +36,7 @@ class SharedQueries(NamedTuple):
 
     queries: Tensor  # (heads, K, d), turned
     within: Tensor  # (heads, K, d), what they retain of one another
-    gate: Tensor  # (1, K, D)
+    opened: Tensor  # (K, heads, d), the gate
 
 
 class RetNetLayer(nn.Module):
@@ -72,60 +73,90 @@ class RetNetLayer(nn.Module):
 
     def extend_(self, hidden: Tensor, state: Tensor, new_state: Tensor | None) -> None:
         """Put hidden (B, L, D) through the layer, and the state (B · heads, d, d) after it into `new_state`, if any."""
-        projected = self._project(hidden)
-        self._finish_(hidden, retain_chunk(projected, state, new_state), projected[:, :, 3].flatten(2))
+        normed = _norm(hidden, self.retention_norm)
+        room = torch.empty_like(normed)  # for one projection after the other, which then stays in the cache
+        turns = self._turns(hidden)
+        queries = self._turned(normed, QUERIES, turns.queries, room)
+        keys, values = self._turned(normed, KEYS, turns.keys, room), self._values(normed, room)
+        retained = retain_chunk(queries, keys, values, state)
+        if new_state is not None:
+            remember_chunk(keys, values, state, new_state, self.heads)
+        self._finish_(hidden, retained, self._opened(normed, room))
 
     def extend_last(self, hidden: Tensor, state: Tensor, new_state: Tensor) -> Tensor:
         """What `extend_` would make of the last of hidden (B, L, D), as (B, D): the others leave keys and values only.
 
         The last token retains all of the chunk, so it reads the new state, one position before its frame.
         """
-        rows, length, width = hidden.shape
         normed = _norm(hidden, self.retention_norm)
-        weight, bias = self.qkvg.weight[width : 3 * width], self.qkvg.bias[width : 3 * width]
-        keys, values = _linear(normed.view(-1, width), weight, bias).view(rows, length, 2, self.heads, -1).unbind(2)
-        turns = chunk_turns(self.heads, keys.shape[-1], length, keys.dtype, keys.device)
-        values = values.transpose(1, 2).reshape(-1, *keys.shape[1::2])
-        remember_chunk(turn_chunk(keys, turns.keys), values, state, new_state, self.heads)
-        last = _linear(normed[:, -1], self.qkvg.weight, self.qkvg.bias).view(rows, 4, self.heads, -1)
-        query = rotate(last[:, 0], back_turn(keys.shape[-1], keys.dtype, keys.device)).view(-1, 1, keys.shape[-1])
-        retained = torch.bmm(query, new_state.mT).view(rows, self.heads, 1, -1)
-        result = hidden[:, -1:].contiguous()
-        self._finish_(result, retained, last[:, 3:].flatten(2))
-        return result[:, 0]
+        room = torch.empty_like(normed)
+        keys = self._turned(normed, KEYS, self._turns(hidden).keys, room)
+        remember_chunk(keys, self._values(normed, room), state, new_state, self.heads)
+        last, normed = hidden[:, -1:].contiguous(), normed[:, -1:].contiguous()
+        room = torch.empty_like(last)
+        back = back_turn(keys.shape[-1], keys.dtype, keys.device)
+        retained = torch.bmm(self._turned(normed, QUERIES, back, room), new_state.mT)
+        self._finish_(last, retained, self._opened(normed, room))
+        return last[:, 0]
 
     def share(self, queries: Tensor) -> SharedQueries:
         """The part of `extend_` that all rows have in common, for inputs (K, D)."""
-        projected = self._project(queries[None])
-        length, _, heads, head_dim = projected.shape[1:]
-        turns = chunk_turns(heads, head_dim, length, projected.dtype, projected.device)
-        turned = turn_chunk(projected[:, :, 0], turns.queries)
-        state = projected.new_zeros(heads, head_dim, head_dim)
-        within = retain_chunk(projected, state)[0]
-        return SharedQueries(turned, within, projected[:, :, 3].flatten(2))
+        normed = _norm(queries[None], self.retention_norm)
+        room, turns = torch.empty_like(normed), self._turns(normed)
+        turned = self._turned(normed, QUERIES, turns.queries, room)
+        keys, values = self._turned(normed, KEYS, turns.keys, room), self._values(normed, room)
+        within = torch.bmm(torch.bmm(turned, keys.mT).tril_(), values)
+        return SharedQueries(turned, within, self._opened(normed, room)[0])
 
     def peek_(self, hidden: Tensor, shared: SharedQueries, state: Tensor) -> None:
         """`extend_` of inputs that are the same in every row, hidden (B, K, D), without a new state."""
         rows = hidden.shape[0]
         within, queries = (part.expand(rows, *part.shape).flatten(0, 1) for part in (shared.within, shared.queries))
-        retained = torch.baddbmm(within, queries, state.mT).view(rows, *shared.within.shape)
-        self._finish_(hidden, retained, shared.gate)
+        self._finish_(hidden, torch.baddbmm(within, queries, state.mT), shared.opened)
 
-    def _project(self, hidden: Tensor) -> Tensor:
-        """(B, L, 4, heads, d): queries, keys, values and gate of hidden (B, L, D)."""
-        normed = _norm(hidden, self.retention_norm).flatten(0, 1)
-        projected = _linear(normed, self.qkvg.weight, self.qkvg.bias)
-        return projected.view(*hidden.shape[:2], 4, self.heads, -1)
+    def _turns(self, hidden: Tensor) -> Turns:
+        return chunk_turns(self.heads, hidden.shape[-1] // self.heads, hidden.shape[1], hidden.dtype, hidden.device)
 
-    def _finish_(self, hidden: Tensor, retained: Tensor, gate: Tensor) -> None:
-        width = hidden.shape[-1]
-        hidden = hidden.view(-1, width)
-        normed = F.layer_norm(retained, retained.shape[-1:], eps=EPS).transpose(1, 2)
-        opened = row_silu(gate).view(gate.shape[0], *normed.shape[1:])
+    def _turned(self, normed: Tensor, part: int, turns: Tensor, room: Tensor) -> Tensor:
+        """Queries or keys (B · heads, L, d) of normed (B, L, D)."""
+        return turn_chunk(self._project(normed, part, room), self._bias(part), turns)
+
+    def _values(self, normed: Tensor, room: Tensor) -> Tensor:
+        """Values (B · heads, L, d) of normed (B, L, D)."""
+        values = self._project(normed, VALUES, room).transpose(1, 2)
+        return torch.add(values, self._bias(VALUES)[:, None], out=room.new_empty(values.shape)).flatten(0, 1)
+
+    def _opened(self, normed: Tensor, room: Tensor) -> Tensor:
+        """The open gate (B, L, heads, d) of normed (B, L, D), in `room`."""
+        gate = self._project(normed, GATE, room).add_(self._bias(GATE))
+        row_silu(room, inplace=True)
+        return gate
+
+    def _project(self, normed: Tensor, part: int, room: Tensor) -> Tensor:
+        """One of the four projections (B, L, heads, d), without its bias, of normed (B, L, D), in room (B, L, D)."""
+        width = normed.shape[-1]
+        weight = self.qkvg.weight[part * width : (part + 1) * width]
+        _product(normed.view(-1, width), weight, room.view(-1, width))
+        return room.view(*room.shape[:2], self.heads, -1)
+
+    def _bias(self, part: int) -> Tensor:
+        return self.qkvg.bias.view(4, self.heads, -1)[part]
+
+    def _finish_(self, hidden: Tensor, retained: Tensor, opened: Tensor) -> None:
+        """`finish` for hidden (B, L, D) in place, what the heads retained (B · heads, L, d) and an open gate."""
+        rows, length, width = hidden.shape
+        tokens = hidden.view(-1, width)
+        normed = _normalise_(retained).view(rows, self.heads, length, -1).transpose(1, 2)
         gated = torch.mul(normed, opened, out=hidden.new_empty(normed.shape))
-        _add_linear_(hidden, gated.view(-1, width), self.out)
-        raised = row_silu(_linear(_norm(hidden, self.feed_forward_norm), self.up.weight, self.up.bias))
-        _add_linear_(hidden, raised, self.down)
+        _add_product_(tokens.add_(self.out.bias), gated.view(tokens.shape), self.out.weight)
+        fed = _norm(tokens, self.feed_forward_norm)
+        tokens.add_(self.down.bias)
+        for start in range(0, len(self.up.bias), MAX_SUM):
+            some = slice(start, start + MAX_SUM)
+            raised = fed.new_empty(len(fed), len(self.up.bias[some]))
+            _product(fed, self.up.weight[some], raised)
+            raised = row_silu(raised.add_(self.up.bias[some]), inplace=True)
+            _add_product_(tokens, raised, self.down.weight[:, some])
 
     def _drop(self, inputs: Tensor) -> Tensor:
         return F.dropout(inputs, self.dropout, self.training)
@@ -135,23 +166,33 @@ def _norm(inputs: Tensor, norm: nn.LayerNorm) -> Tensor:
     return F.layer_norm(inputs, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
-def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(N, D') of inputs (N, D), in rows: unlike `row_linear`'s columns they can be normalised where they lie."""
-    count = len(inputs)
-    if count < MIN_ROWS:
-        inputs = F.pad(inputs, (0, 0, 0, MIN_ROWS - count))
-    return torch.addmm(bias, inputs, weight.t())[:count]
+def _normalise_(inputs: Tensor) -> Tensor:
+    """`F.layer_norm` over the last dimension in place: that is twice as slow on rows as short as a head's."""
+    inputs.sub_(inputs.mean(-1, keepdim=True))
+    lengths: Tensor = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True)
+    return inputs.mul_(lengths.square_().div_(inputs.shape[-1]).add_(EPS).rsqrt_())
 
 
-def _add_linear_(total: Tensor, inputs: Tensor, linear: nn.Linear) -> None:
-    """Add the linear map of inputs (N, D) to total (N, D') in place."""
-    count = len(inputs)
-    if count < MIN_ROWS:
-        padded, inputs = (F.pad(part, (0, 0, 0, MIN_ROWS - count)) for part in (total, inputs))
+def _product(inputs: Tensor, weight: Tensor, room: Tensor) -> None:
+    """Write what weight (D', D) makes of inputs (N, D) into room (N, D').
+
+    In rows: unlike `row_linear`'s columns they can be normalised where they lie.
+    """
+    if len(room) < MIN_ROWS or inputs.shape[1] > MAX_SUM:
+        _add_product_(room.zero_(), inputs, weight)
     else:
-        padded = total
-    padded.add_(linear.bias)
-    for start in range(0, inputs.shape[1], MAX_SUM):
-        padded.addmm_(inputs[:, start : start + MAX_SUM], linear.weight[:, start : start + MAX_SUM].t())
+        torch.mm(inputs, weight.t(), out=room)
+
+
+def _add_product_(total: Tensor, inputs: Tensor, weight: Tensor) -> None:
+    """Add to total (N, D') what weight (D', D) makes of inputs (N, D)."""
+    count = len(total)
     if count < MIN_ROWS:
+        padded = F.pad(total, (0, 0, 0, MIN_ROWS - count))
+        _add_product_(padded, F.pad(inputs, (0, 0, 0, MIN_ROWS - count)), weight)
         total.copy_(padded[:count])
+        return
+    for start in range(0, inputs.shape[1], MAX_SUM):
+        some = slice(start, start + MAX_SUM)
+        # In place by `out=`, because FlopCounterMode does not see addmm_.
+        torch.addmm(total, inputs[:, some], weight[:, some].t(), out=total)

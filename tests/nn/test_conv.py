@@ -20,6 +20,8 @@ SMALL = ConvConfig(channels=(8, 16), strides=(2, 2))
         (ConvConfig(channels=(8, 16, 16), strides=(2, 2, 2)), (1, 24, 40), (3, 5)),
         (ConvConfig(channels=(8,), strides=(3,)), (4, 9, 12), (3, 4)),
         (ConvConfig(channels=(8, 8), strides=(1, 1), kernel=3), (4, 10, 10), (10, 10)),
+        (ConvConfig(channels=(8, 8), strides=(2, 2), kernel=2), (3, 40, 20), (10, 5)),
+        (ConvConfig(channels=(8,), strides=(4,), kernel=4), (3, 12, 8), (3, 2)),
     ],
 )
 def test_decoder_mirrors_encoder(config: ConvConfig, shape: tuple[int, int, int], grid: tuple[int, int]) -> None:
@@ -49,6 +51,7 @@ def test_an_odd_shape_is_named_with_the_total_stride() -> None:
         {"channels": (8, 16), "strides": (2,)},
         {"channels": (), "strides": ()},
         {"kernel": 4},
+        {"channels": (8, 8), "strides": (2, 1), "kernel": 2},
         {"strides": (1, 2, 2, 6)},
         {"channels": (32, 64, 128, 250)},
     ],
@@ -103,3 +106,17 @@ def test_channel_norm_is_rms_norm_at_every_position() -> None:
 def test_an_unknown_norm_is_named() -> None:
     with pytest.raises(ValueError, match="'batch'"):
         ConvConfig(norm="batch")  # type: ignore[arg-type]
+
+
+def test_kernels_that_do_not_overlap_keep_patches_apart() -> None:
+    """A changed cell moves its own feature and its own pixels, and no others: a token stands for one cell."""
+    config = ConvConfig(channels=(8, 8), strides=(2, 2), kernel=2, norm="channel")
+    encoder, decoder = Encoder(config, (3, 12, 12)), Decoder(config, (3, 12, 12))
+    frames = torch.randint(256, (1, 3, 12, 12), dtype=torch.uint8)
+    changed = frames.clone()
+    changed[0, :, 4:8, 8:] ^= 255
+    features, others = encoder(frames), encoder(changed)
+    moved = (features != others).any(1)[0]
+    assert moved.nonzero().tolist() == [[1, 2]]
+    pixels = (decoder(features) != decoder(others)).any(1)[0]
+    assert pixels.sum() == pixels[4:8, 8:].sum() > 0

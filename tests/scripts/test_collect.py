@@ -171,3 +171,18 @@ def test_the_tracker_collects_with_bursts_of_random_moves(script: ModuleType) ->
         moves.append(actions)
     # A drawn share of 0.5 on average, of which four in six are no idle moves.
     assert (np.stack(moves) > 1).mean() == pytest.approx(0.5 * 4 / 6, abs=0.04)
+
+
+def test_the_persistent_policy_holds_its_moves(script: ModuleType) -> None:
+    """In MinAtar Freeway a player must go up for some thirty steps to score, which single random moves never do."""
+    import gymnasium
+
+    policy = script.build_policy("persistent", "MinAtar/Freeway-v1", gymnasium.spaces.Discrete(3), 0)
+    state, moves = None, []
+    for _ in range(200):
+        actions, state = policy.predict(np.zeros((50, 8, 8, 3), np.uint8), state)
+        moves.append(actions)
+    shares = np.bincount(np.concatenate(moves)) / (200 * 50)
+    assert shares == pytest.approx(np.full(3, 1 / 3), abs=0.06)
+    changes = (np.diff(np.stack(moves), axis=0) != 0).mean()
+    assert changes == pytest.approx(2 / 3 / script.HOLD, rel=0.15)  # a new move is the old one in a third of the cases

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from dreamenvs.checkpoint import save_checkpoint
 from dreamenvs.data.collect import RandomPolicy, collect
 from dreamenvs.data.replay import Replay
 from dreamenvs.envs.source import default_source, describe, make_source
+from dreamenvs.types import SourceEnv
 from tests.small import CONFIGS, DISCRETE, build_small, random_segment
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -33,11 +35,9 @@ def run(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture
-def breakout(tmp_path: Path) -> Path:
-    """An untrained dream of MinAtar Breakout, in half precision."""
-    source = default_source("MinAtar/Breakout-v1")
-    spec = describe(make_source(source), world="MinAtarBreakout", source=source)
+def untrained(tmp_path: Path, source: SourceEnv, world: str) -> Path:
+    """An untrained dream, in half precision."""
+    spec = describe(make_source(source), world=world, source=source)
     return save_checkpoint(
         tmp_path / "STEPVQ-Small-v0",
         build_small("STEPVQ", spec),
@@ -47,6 +47,11 @@ def breakout(tmp_path: Path) -> Path:
         card={"title": "A small dream", "commands": ["made by hand", "python training/evaluate.py old"]},
         weights_dtype="float16",
     )
+
+
+@pytest.fixture
+def breakout(tmp_path: Path) -> Path:
+    return untrained(tmp_path, default_source("MinAtar/Breakout-v1"), "MinAtarBreakout")
 
 
 def test_a_dream_is_measured_and_its_card_says_so(breakout: Path, tmp_path: Path) -> None:
@@ -74,6 +79,21 @@ def test_a_dream_is_measured_and_its_card_says_so(breakout: Path, tmp_path: Path
     assert card["commands"] == ["made by hand", results["command"]]
     assert "| horizon | frames | psnr |" in (breakout / "card.md").read_text()
     assert (breakout / "weights.safetensors").read_bytes() == before
+
+
+def test_a_dream_of_crafter_has_scores(tmp_path: Path) -> None:
+    pytest.importorskip("crafter")
+    source = default_source("Crafter")
+    short = replace(source, options={**source.options, "length": 30})
+    dream = untrained(tmp_path, short, "Crafter")
+    little = ["--steps", "30", "--starts", "4", "--horizon", "2", "--episodes", "1", "--transfer-horizon", "5"]
+    result = run(tmp_path, str(dream), *little, "--train-steps", "0", "--update-card")
+    assert result.returncode == 0, result.stderr
+    assert "Crafter score %" in result.stdout
+    results = json.loads((tmp_path / "runs" / "evaluate" / dream.name / "results.json").read_text())
+    assert results["crafter"]["random"]["setting"]["episodes"] == 1
+    assert dreamenvs.load(dream).card["crafter"] == results["crafter"]
+    assert "| collect_coal | 0 |" in (dream / "card.md").read_text()
 
 
 def test_held_out_episodes_come_from_a_replay_of_the_same_world(

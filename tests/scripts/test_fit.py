@@ -23,9 +23,11 @@ import dreamenvs
 import dreamenvs.artifact
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.replay import Replay
+from dreamenvs.envs.catalog import FAMILIES as SPELLINGS
 from dreamenvs.envs.catalog import fitting_command
 from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization
-from dreamenvs.models.turns import TurnsOptimization
+from dreamenvs.models.step_vq import StepVQConfig
+from dreamenvs.models.turns import TurnConfig, TurnsOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.types import DiscreteActions, LossTerms, WorldSpec
 from tests.small import CONFIGS
@@ -61,6 +63,11 @@ def save_dots(directory: Path) -> Replay:
 
 def small_config(family: str, preset: str) -> Any:
     """In the place of the presets: what is tested here does not depend on the size of the model."""
+    if not isinstance(CONFIGS[family], StepVQConfig):
+        turns = TurnsOptimization(
+            tokenizer=TurnConfig(rows=4, length=2, updates=4), dynamics=TurnConfig(rows=4, length=8, updates=3)
+        )
+        return replace(CONFIGS[family], optimization=turns)
     if preset == "paper":
         return replace(CONFIGS[family], optimization=JointOptimization(rows=2, length=8))
     objective = FactorizedConfig(objective=CrossEntropyObjective())
@@ -70,7 +77,7 @@ def small_config(family: str, preset: str) -> Any:
 def make_small(script: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(script, "model_config", small_config)
     patch.setattr(script, "measure", partial(script.measure, starts=8, horizon=3))
-    patch.setattr("monitor.gemm", lambda: None)  # how fast the machine is, is no business of a test
+    patch.setattr("monitor.gemm_seconds", lambda: [1.0])  # how fast the machine is, is no business of a test
 
 
 @pytest.fixture
@@ -105,6 +112,17 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 def lines() -> list[dict[str, Any]]:
     return [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("family", [name for name, config in CONFIGS.items() if not isinstance(config, StepVQConfig)])
+def test_every_family_goes_the_whole_way(family: str, script: Any) -> None:
+    """From data to an environment, with its fidelity in the card."""
+    fit(script, family=SPELLINGS[family])
+    envs = gym.make_vec(f"dreamenvs/{family}-Dots-v0", num_envs=3, checkpoint="dream", obs_type="latent")
+    observations, _ = envs.reset(seed=0)
+    assert observations.shape == (3, dreamenvs.load("dream").model.num_features)
+    envs.step(envs.action_space.sample())
+    assert dreamenvs.load("dream").card["fidelity"]["one_step"]["model"]["token_accuracy"] >= 0
 
 
 def test_a_fitted_dream_can_be_made_at_once(script: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,8 @@ from dreamenvs.data.replay import Replay
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
     "--rounds 2 --steps 300 --tokenizer-updates 2 --dynamics-updates 2 --ppo-steps 256 --episodes 2 --num-envs 4 "
-    "--contexts 8 --ppo.num-envs 8 --ppo.n-steps 16 --ppo.batch-size 64 --ppo.horizon 20 --ppo.units 8 --seed 3"
+    "--contexts 8 --ppo.num-envs 8 --ppo.n-steps 16 --ppo.batch-size 64 --ppo.horizon 20 --ppo.units 8 --seed 3 "
+    "--preset cells --policy persistent --rows 4 --sampled 0 --frame-weight 0.1 --exclusive"
 )
 
 
@@ -32,13 +33,16 @@ def test_two_rounds_end_in_a_dream_and_are_not_done_again(tmp_path: Path) -> Non
     data = tmp_path / "runs" / "STEPVQ-MinAtarBreakout-rounds" / "data"
     notes = Replay.open(data).notes
     assert [(note["policy"], note["round"], note["steps"]) for note in notes] == [
-        ("random", 0, 300),
+        ("persistent", 0, 300),
         ("EpsilonPolicy", 1, 300),
     ]
     dream = dreamenvs.load(tmp_path / "dream")
     assert dream.card["data"]["real_steps"] == 600
     assert dream.card["fitting"]["tokenizer_updates"] == 0  # it was fitted in the first round, and then stayed
     assert dream.card["commands"][0].startswith("python training/rounds.py stepvq --rounds 2")
+    config = dream.config
+    assert (config.tokenizer.codes, config.optimization.dynamics.rows) == (16, 4)
+    assert (config.prior.objective.weight, config.prior.exclusive) == (0.1, True)
     manifest = (tmp_path / "dream" / "manifest.json").read_bytes()
     first = tmp_path / "runs" / "STEPVQ-MinAtarBreakout-rounds" / "round0" / "dream" / "weights.safetensors"
     written = first.stat().st_mtime_ns

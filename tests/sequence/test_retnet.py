@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from dreamenvs.sequence.retnet import RetNet, RetNetConfig
+from dreamenvs.sequence.retnet import RetNet, RetNetCache, RetNetConfig
 from dreamenvs.sequence.retnet_layer import RetNetLayer
 
 
 def test_paper_sizes() -> None:
     config = RetNetConfig()
     assert (config.width, config.layers, config.heads, config.feed_forward) == (256, 5, 4, 1024)
-    assert (config.dropout, config.chunk) == (0.1, 195)
+    assert config.dropout == 0.1
     assert sum(parameter.numel() for parameter in RetNet(config).parameters()) == 4_277_760
 
 
@@ -63,6 +63,20 @@ def test_peeking_in_training_drops() -> None:
     # What the queries share is projected once, yet each block drops something else.
     peeked = model.forward_peeking(blocks, queries).peeked
     assert not torch.equal(peeked[0, 0], peeked[1, 0])
+
+
+def test_the_memory_layout_of_a_cache_does_not_matter() -> None:
+    torch.manual_seed(0)
+    model = RetNet(RetNetConfig(width=16, layers=2, heads=2, feed_forward=16)).eval()
+    inputs, queries = torch.randn(3, 4, 16), torch.randn(2, 16)
+    with torch.inference_mode():
+        _, cache = model.extend(inputs, model.initial_cache(3))
+        turned = RetNetCache(cache.states.transpose(1, 2).contiguous().transpose(1, 2))
+        for method in (model.extend, model.extend_last):
+            (hidden, after), (expected, expected_after) = (method(inputs, part) for part in (turned, cache))
+            torch.testing.assert_close(hidden, expected)
+            torch.testing.assert_close(after.states, expected_after.states)
+        torch.testing.assert_close(model.peek(queries, turned), model.peek(queries, cache))
 
 
 def test_a_very_long_life() -> None:
