@@ -41,6 +41,8 @@ class Args:
     """Agent steps, over all episodes."""
     policy: PolicyName = "random"
     """`tracker` is a scripted player of ALE/Pong with random bursts."""
+    epsilons: tuple[float, ...] = EPSILONS
+    """Shares of random moves in the tracker's play, one of which is drawn for each episode; low ones give rallies."""
     num_envs: int = 1
     """Environments that are played at once, in processes of their own when there are several."""
     seed: int = 0
@@ -80,13 +82,15 @@ def choose_source(
     return replace(source, options={**source.options, **chosen})
 
 
-def build_policy(name: PolicyName, env_id: str, space: gymnasium.Space[Any], seed: int) -> Policy:
+def build_policy(
+    name: PolicyName, env_id: str, space: gymnasium.Space[Any], seed: int, epsilons: tuple[float, ...] = EPSILONS
+) -> Policy:
     """A policy by its name, for one row or many."""
     if name == "random":
         return RandomPolicy(space, seed)
     if not env_id.startswith("ALE/Pong-"):
         raise SystemExit(f"the tracker plays ALE/Pong only, not {env_id}; use the random policy")
-    return EpsilonPolicy(PongTracker(seed), space, EPSILONS, seed + 1, burst=BURST)
+    return EpsilonPolicy(PongTracker(seed), space, epsilons, seed + 1, burst=BURST)
 
 
 def collect_into(
@@ -97,6 +101,7 @@ def collect_into(
     *,
     seed: int = 0,
     num_envs: int = 1,
+    epsilons: tuple[float, ...] = EPSILONS,
     notes: Mapping[str, Scalar] | None = None,
     bar: bool = True,
 ) -> Replay:
@@ -109,7 +114,7 @@ def collect_into(
     name = policy if isinstance(policy, str) else type(policy).__name__
     named = isinstance(policy, str)
     if isinstance(policy, str):
-        policy = build_policy(policy, source.id, env.action_space, seed)
+        policy = build_policy(policy, source.id, env.action_space, seed, epsilons)
     if not isinstance(replay, Replay):
         replay = Replay.open(replay) if (replay / "index.json").exists() else Replay.create(replay, spec)
     if replay.spec != spec:
@@ -196,7 +201,9 @@ def report(episodes: list[Summary]) -> None:
 def main(args: Args) -> None:
     """Collect, save and report."""
     source = choose_source(args.env, life_loss=args.life_loss, drawing=args.drawing, scale=args.scale)
-    collect_into(args.out, source, args.policy, args.steps, seed=args.seed, num_envs=args.num_envs)
+    collect_into(
+        args.out, source, args.policy, args.steps, seed=args.seed, num_envs=args.num_envs, epsilons=args.epsilons
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Model sizes by name: `paper`, the papers' own, and `small`, for two CPU cores and a checkpoint of a few megabytes."""
+"""Model sizes by name: `paper`, the papers' own, and `small`, for two CPU cores and a checkpoint of a few megabytes.
+
+`local` is `small` for worlds in which little things move across a large screen, such as the ball of Pong.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ from dreamenvs.models import FAMILIES
 from dreamenvs.models.frame_level import TurnConfig, TurnsOptimization
 from dreamenvs.nn.conv import ConvConfig
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
+from dreamenvs.priors.local import LocalConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config
 from dreamenvs.sequence.transformer import TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig
 from dreamenvs.tokenizers.vq import VQConfig
 
-PRESETS = ("small", "paper")
+PRESETS = ("small", "local", "paper")
 OPTIMIZATION = TurnsOptimization(
     tokenizer=TurnConfig(rows=32, length=1, updates=1500),
     dynamics=TurnConfig(rows=32, length=32, updates=2000, weight_decay=1e-3),
@@ -28,8 +32,13 @@ def model_config(family: str, preset: str) -> Any:
     paper = FAMILIES[family].paper
     if preset == "paper":
         return paper
-    if preset != "small":
+    if preset not in PRESETS:
         raise ValueError(f"there are the presets {', '.join(PRESETS)}, not {preset!r}")
+    return local_config(small_config(paper)) if preset == "local" else small_config(paper)
+
+
+def small_config(paper: Any) -> Any:
+    """The small sizes in place of a paper's."""
     # Every patch of 4 × 4 pixels, a cell of MinAtar, is a token, and no token depends on what is far away from it.
     conv = ConvConfig(channels=(32, 48), strides=(2, 2), kernel=3, norm="channel")
     tokenizer: VQConfig | CategoricalConfig = VQConfig(
@@ -51,3 +60,10 @@ def model_config(family: str, preset: str) -> Any:
         head=HeadConfig(units=128),
         optimization=OPTIMIZATION,
     )
+
+
+def local_config(small: Any) -> Any:
+    """A small config whose prior looks where things were; for the families with a VQ tokenizer."""
+    if not isinstance(small.tokenizer, VQConfig):
+        raise ValueError("the preset local is for families with a VQ tokenizer, whose tokens lie on a grid")
+    return replace(small, prior=LocalConfig(objective=small.prior.objective, rank=small.prior.rank))

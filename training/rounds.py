@@ -14,7 +14,7 @@ import shlex
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -43,6 +43,12 @@ class Args:
     """Which family: stepvq, stepvqt, cb or cbt."""
     env: str = "MinAtar/Breakout-v1"
     """The real environment."""
+    preset: Literal["small", "local"] = "small"
+    """Model sizes; `local` where little things move across a large screen."""
+    init: str | None = None
+    """A dream or the directory of a run, whose weights the first round starts from."""
+    stale: float = 0.0
+    """The share of the frames that the dynamics see with old tokens among the new, so that they learn to do without."""
     rounds: int = 5
     """How often."""
     steps: int = 20_000
@@ -53,8 +59,10 @@ class Args:
     """Of every round."""
     last_updates: int | None = None
     """Of the dynamics in the last round; by default as in the others."""
+    rows: int = 32
+    """Segments in a batch that the dynamics learn from."""
     length: int = 32
-    """Steps of the segments that the dynamics learn from, 32 in a batch."""
+    """Steps of these segments."""
     sampled: int = 32
     """Tokens per frame whose likelihood an update computes; 0 for all of them."""
     ppo_steps: int = 300_000
@@ -66,7 +74,9 @@ class Args:
     num_envs: int = 16
     """Real episodes that are played side by side."""
     contexts: int = 128
-    """Start contexts to put into a dream, half of them beginnings of episodes."""
+    """Start contexts to put into a dream."""
+    beginnings: float = 0.5
+    """The share of them that are beginnings of episodes; few where an episode is long and begins always alike."""
     context_length: int = 1
     """Frames in each of them: as many as it takes to see what moves."""
     life_loss: bool = False
@@ -116,7 +126,7 @@ def dream_of(run: Path, number: int) -> Path:
 def collect_round(args: Args, run: Path, source: SourceEnv, number: int) -> Replay:
     """The replay with the episodes of this round, played by the policy of the round before."""
     directory, seed = run / "data", args.seed + 1000 * number
-    if (directory / "index.json").exists() and len((replay := Replay.open(directory)).notes) > number:
+    if (directory / "index.json").exists() and holds(replay := Replay.open(directory), number):
         return replay
     if number == 0:
         policy: Any = "tracker" if args.env.startswith("ALE/Pong-") else "random"
@@ -125,6 +135,11 @@ def collect_round(args: Args, run: Path, source: SourceEnv, number: int) -> Repl
     return collect_into(
         directory, source, policy, args.steps, seed=seed, num_envs=args.num_envs, notes={"round": number}
     )
+
+
+def holds(replay: Replay, number: int) -> bool:
+    """Whether a replay has the episodes of a round; whatever was collected beforehand stands for the first."""
+    return len(replay) > 0 if number == 0 else any(note.get("round") == number for note in replay.notes)
 
 
 def explorer(args: Args, dream: Path, source: SourceEnv, seed: int) -> EpsilonPolicy:
@@ -153,14 +168,15 @@ def measure_transfer(args: Args, policy: Any, checkpoint: Checkpoint, seed: int)
 
 def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, commands: tuple[str, ...]) -> None:
     """Fit this round's dream, from the weights of the round before."""
-    config = model_config(family, "small")
+    config = model_config(family, args.preset)
     prior = replace(config.prior, objective=replace(config.prior.objective, sampled=args.sampled))
     turns = config.optimization
     updates = args.last_updates if number == args.rounds - 1 and args.last_updates else args.dynamics_updates
     turns = replace(
         turns,
         tokenizer=replace(turns.tokenizer, updates=args.tokenizer_updates if number == 0 else 0),
-        dynamics=replace(turns.dynamics, updates=updates, length=args.length),
+        dynamics=replace(turns.dynamics, updates=updates, rows=args.rows, length=args.length),
+        stale=args.stale,
     )
     directory = run / f"round{number}"
     if (directory / "done").exists():
@@ -169,11 +185,15 @@ def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, c
         family=family,
         config=replace(config, prior=prior, optimization=turns),
         seed=args.seed + number,
-        init=str(run / f"round{number - 1}") if number else None,
+        init=str(run / f"round{number - 1}") if number else args.init,
     )
     arguments = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(args).items()}
     book = Bookkeeping(
-        arguments=arguments, commands=commands, contexts=args.contexts, context_length=args.context_length
+        arguments=arguments,
+        commands=commands,
+        contexts=args.contexts,
+        context_length=args.context_length,
+        beginnings=args.beginnings,
     )
     fit_dream(recipe, replay, directory, dream_of(run, number), book)
     (directory / "done").touch()
