@@ -8,6 +8,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from dreamenvs.nn import initial
 from dreamenvs.nn.layers import RowLinear
 from dreamenvs.protocols import Tokenizer
 
@@ -40,8 +41,7 @@ class TokenTable(nn.Module):
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
-        self.table = nn.Embedding(vocabulary, width)
-        nn.init.normal_(self.table.weight, std=0.02)
+        self.table = initial.table(vocabulary, width)
 
     def forward(self, tokens: Tensor, tokenizer: Tokenizer) -> Tensor:
         vectors: Tensor = self.table(tokens)
@@ -54,7 +54,7 @@ class ActionInput(nn.Module):
     def __init__(self, action_width: int, width: int) -> None:
         super().__init__()
         self.linear = RowLinear(action_width, width, bias=False)
-        nn.init.normal_(self.linear.weight, std=0.02)
+        initial.normal_(self.linear.weight)
 
     def forward(self, actions: Tensor) -> Tensor:
         inputs: Tensor = self.linear(actions.to(self.linear.weight.dtype))

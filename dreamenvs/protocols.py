@@ -181,17 +181,14 @@ class Mixer(Protocol):
 
 
 class FramePrior(Protocol):
-    """Predicts a whole frame's tokens from one hidden vector."""
+    """Predicts a whole frame's tokens from one hidden vector and the tokens of the past (N, 2, K), two frames."""
 
-    def sample(self, hidden: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+    def sample(self, hidden: Tensor, noise: Noise, past: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens (B, K) from hidden (B, D), and (B,) whether every logit behind them was finite."""
         ...
 
-    def loss(self, hidden: Tensor, target: Posterior, valid: Tensor, previous: Tensor) -> LossTerms:
-        """How badly hidden (N, D) predicts the target frames (N), over the valid (N,) ones.
-
-        `previous` are the tokens (N, K) of the frames before, for estimates that look closer at what changes.
-        """
+    def loss(self, hidden: Tensor, target: Posterior, valid: Tensor, past: Tensor) -> LossTerms:
+        """How badly hidden (N, D) predicts the target frames (N), over the valid (N,) ones."""
         ...
 
 

@@ -19,6 +19,7 @@ from dreamenvs.nn.conv import ConvConfig
 from dreamenvs.nn.frame_network import FrameNetworkConfig
 from dreamenvs.nn.plain import PlainNetworkConfig
 from dreamenvs.priors.factorized import FactorizedConfig
+from dreamenvs.priors.local import LocalConfig, LocalPrior
 from dreamenvs.priors.parallel import ParallelConfig
 from dreamenvs.protocols import Stage
 from dreamenvs.sequence.mamba2 import Mamba2Config
@@ -38,7 +39,7 @@ CATEGORICAL = CategoricalConfig(conv=CONV, categories=8, classes=6)
 UNIMIX = FactorizedConfig(unimix=0.01)
 HEAD = HeadConfig(units=16)
 
-# The small preset's choices: each position normalised by itself, and logits of a low rank.
+# The local preset's choices: each position normalised by itself, and a prior that looks at what was near a token.
 LOCAL = VQConfig(
     conv=ConvConfig(channels=(8, 16), strides=(2, 2), kernel=3, norm="channel"), codes=16, code_width=4, sharpness=50.0
 )
@@ -51,7 +52,10 @@ DELTA = DeltaConfig(
 CONFIGS: dict[str, Any] = {
     "STEPVQ": StepVQConfig(tokenizer=VQ, sequence=MAMBA2, head=HEAD),
     "STEPVQT": StepVQConfig(
-        tokenizer=LOCAL, sequence=TRANSFORMER, head=HEAD, prior=FactorizedConfig(rank=3, coupled=True)
+        tokenizer=LOCAL,
+        sequence=TRANSFORMER,
+        head=HEAD,
+        prior=LocalConfig(reach=1, code_width=3, units=12, rank=4),
     ),
     "CB": StepVQConfig(tokenizer=CATEGORICAL, sequence=MAMBA2, head=HEAD, prior=UNIMIX),
     "CBT": StepVQConfig(tokenizer=CATEGORICAL, sequence=TRANSFORMER, head=HEAD, prior=UNIMIX),
@@ -92,7 +96,10 @@ def build_small(family: str, spec: WorldSpec = DISCRETE, seed: int = 0, dtype: t
     for head in (model.reward, model.termination):
         torch.nn.init.normal_(head.output.weight, std=0.3)
     torch.nn.init.constant_(model.termination.output.bias, -4.0)
-    torch.nn.init.normal_(model.prior.project.weight, std=0.4)
+    local = isinstance(model.prior, LocalPrior)
+    torch.nn.init.normal_((model.prior.answer if local else model.prior.project).weight, std=0.4)
+    if local:
+        torch.nn.init.normal_(model.prior.condition.weight, std=0.4)
     return model.to(dtype).eval()
 
 

@@ -49,6 +49,8 @@ class Args:
     """Instead of --policy: PPO that learned in this dream, an id or a path, mixed with random moves (needs sb3)."""
     ppo_steps: int = 400_000
     """Imagined steps that it learns from."""
+    epsilons: tuple[float, ...] = EPSILONS
+    """Shares of random moves in the tracker's play, one of which is drawn for each episode; low ones give rallies."""
     num_envs: int = 1
     """Environments that are played at once, in processes of their own when there are several."""
     seed: int = 0
@@ -88,7 +90,9 @@ def choose_source(
     return replace(source, options={**source.options, **chosen})
 
 
-def build_policy(name: PolicyName, env_id: str, space: gymnasium.Space[Any], seed: int) -> Policy:
+def build_policy(
+    name: PolicyName, env_id: str, space: gymnasium.Space[Any], seed: int, epsilons: tuple[float, ...] = EPSILONS
+) -> Policy:
     """A policy by its name, for one row or many."""
     if name == "random":
         return RandomPolicy(space, seed)
@@ -96,7 +100,7 @@ def build_policy(name: PolicyName, env_id: str, space: gymnasium.Space[Any], see
         return EpsilonPolicy(RandomPolicy(space, seed), space, 1.0, seed + 1, burst=HOLD)
     if not env_id.startswith("ALE/Pong-"):
         raise SystemExit(f"the tracker plays ALE/Pong only, not {env_id}; use the random policy")
-    return EpsilonPolicy(PongTracker(seed), space, EPSILONS, seed + 1, burst=BURST)
+    return EpsilonPolicy(PongTracker(seed), space, epsilons, seed + 1, burst=BURST)
 
 
 def learn_policy(dream: str, source: SourceEnv, steps: int, seed: int) -> Policy:
@@ -117,6 +121,7 @@ def collect_into(
     *,
     seed: int = 0,
     num_envs: int = 1,
+    epsilons: tuple[float, ...] = EPSILONS,
     notes: Mapping[str, Scalar] | None = None,
     bar: bool = True,
 ) -> Replay:
@@ -129,7 +134,7 @@ def collect_into(
     name = policy if isinstance(policy, str) else type(policy).__name__
     named = isinstance(policy, str)
     if isinstance(policy, str):
-        policy = build_policy(policy, source.id, env.action_space, seed)
+        policy = build_policy(policy, source.id, env.action_space, seed, epsilons)
     if not isinstance(replay, Replay):
         replay = Replay.open(replay) if (replay / "index.json").exists() else Replay.create(replay, spec)
     if replay.spec != spec:
@@ -221,7 +226,16 @@ def main(args: Args) -> None:
     if args.dream is not None:
         policy = learn_policy(args.dream, source, args.ppo_steps, args.seed)
         notes = {"dream": args.dream, "ppo_steps": args.ppo_steps}
-    collect_into(args.out, source, policy, args.steps, seed=args.seed, num_envs=args.num_envs, notes=notes)
+    collect_into(
+        args.out,
+        source,
+        policy,
+        args.steps,
+        seed=args.seed,
+        num_envs=args.num_envs,
+        notes=notes,
+        epsilons=args.epsilons,
+    )
 
 
 if __name__ == "__main__":

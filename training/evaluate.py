@@ -13,7 +13,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ import torch
 import tyro
 from collect import PolicyName, Ticking, build_policy
 from matplotlib.figure import Figure
+from ppo import PPOConfig, learn
 from tqdm import tqdm
 
 import dreamenvs
@@ -65,6 +66,8 @@ class Args:
     """Of these episodes, and of the dream in which PPO learns; fidelity is measured at 1."""
     train_steps: int = 100_000
     """Imagined steps for PPO to learn from; 0 measures the random policy alone."""
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """How it learns; at the temperature above, whatever this one says."""
     deterministic: bool = False
     """Let the trained policy take its most likely action."""
     seed: int = 1_000_003
@@ -145,9 +148,8 @@ def choose_policies(args: Args, checkpoint: Checkpoint) -> dict[str, Any]:
     """The random policy and, if asked for, PPO that learned in the dream."""
     policies: dict[str, Any] = {"random": "random"}
     if args.train_steps:
-        from ppo import PPOConfig, learn
-
-        policies["trained"] = learn(checkpoint, args.train_steps, args.seed, PPOConfig(temperature=args.temperature))
+        config = replace(args.ppo, temperature=args.temperature)
+        policies["trained"] = learn(checkpoint, args.train_steps, args.seed, config)
     return policies
 
 

@@ -68,7 +68,7 @@ class Args:
     """A replay, from training/collect.py; by default data/<World>, which is filled first where it is empty."""
     collect_steps: int = 60_000
     """Real steps to collect."""
-    preset: Literal["small", "cells", "paper"] = "small"
+    preset: Literal["small", "cells", "local", "paper"] = "small"
     """Model sizes, and how they are optimised."""
     tokenizer_updates: int | None = None
     """Updates of the tokenizer, where it has a stage of its own."""
@@ -122,6 +122,8 @@ class Bookkeeping:
     """For the card."""
     contexts: int = 24
     context_length: int = 4
+    beginnings: float = 0.5
+    """The share of contexts that are beginnings of episodes."""
     save_minutes: float = 5.0
     picture_minutes: float = 3.0
     restart: bool = False
@@ -215,7 +217,7 @@ def fit_dream(recipe: Recipe, replay: Replay, directory: Path, out: Path, book: 
     print(fidelity.table())
     card = make_card(recipe, replay, (held_out, fitted), fit, fidelity.to_json(), book)
     rng = np.random.default_rng(recipe.seed)
-    contexts = start_contexts(fitted, book.contexts, book.context_length, rng, beginnings=0.5)
+    contexts = start_contexts(fitted, book.contexts, book.context_length, rng, beginnings=book.beginnings)
     dreamenvs.save(out, model, contexts, family=family.name, config=recipe.config, card=card, weights_dtype="float16")
     return out
 
@@ -240,13 +242,16 @@ def go_on(fit: Fit, run: RunDirectory) -> None:
 
 
 def load_weights(init: str, model: Any) -> dict[str, torch.Tensor]:
-    """The weights of a dream or of a run, which must be of the same model."""
+    """The weights of a dream or of a run of the same model; `prior` parts that it did not have begin anew."""
     state = next((path for path in (Path(init) / "state", Path(init)) if is_artifact(path)), None)
     if state is not None and (state / "progress.json").exists():
         weights = read_weights(state)
     else:
         weights = dreamenvs.load(init).model.state_dict()  # type: ignore[attr-defined]
     for name, own in model.state_dict().items():
+        if name not in weights and name.startswith("prior."):
+            print(f"{name} is new")
+            weights[name] = own
         if name not in weights or weights[name].shape != own.shape:
             found = tuple(weights[name].shape) if name in weights else "missing"
             raise SystemExit(f"--init {init} is of another model: {name} is {found}, not {tuple(own.shape)}")

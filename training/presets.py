@@ -1,5 +1,8 @@
-"""Model sizes by name: `paper`, the papers' own; `small`, for two CPU cores and a checkpoint of a few megabytes; and
-`cells`, as small, for worlds whose patches of 4 × 4 pixels hold one colour each, as those of MinAtar."""
+"""Model sizes by name: `paper`, the papers' own, and `small`, for two CPU cores and a checkpoint of a few megabytes.
+
+Of the frame-level families there are two more small ones: `cells`, for worlds whose patches of 4 × 4 pixels hold one
+colour each, as those of MinAtar; and `local`, for little things that move across a large screen, as the ball of Pong.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from dreamenvs.models.turns import TurnConfig, TurnsOptimization
 from dreamenvs.nn.conv import ConvConfig
 from dreamenvs.nn.frame_network import FrameNetworkConfig
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
+from dreamenvs.priors.local import LocalConfig
 from dreamenvs.priors.parallel import ParallelConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config
 from dreamenvs.sequence.retnet import RetNetConfig
@@ -24,7 +28,7 @@ from dreamenvs.tokenizers.categorical import CategoricalConfig
 from dreamenvs.tokenizers.delta import DeltaConfig
 from dreamenvs.tokenizers.vq import VQConfig
 
-PRESETS = ("small", "cells", "paper")
+PRESETS = ("small", "cells", "local", "paper")
 OPTIMIZATION = TurnsOptimization(
     tokenizer=TurnConfig(rows=32, length=1, updates=1500),
     dynamics=TurnConfig(rows=32, length=32, updates=2000, weight_decay=1e-3),
@@ -63,9 +67,10 @@ def model_config(family: str, preset: str) -> Any:
     if preset not in PRESETS:
         raise ValueError(f"there are the presets {', '.join(PRESETS)}, not {preset!r}")
     if isinstance(paper, StepVQConfig):
-        return small_frame_level(paper, preset)
-    if preset == "cells":
-        raise SystemExit(f"the preset cells is for frame-level families; {family} has small and paper")
+        small = small_frame_level(paper, preset)
+        return local_config(small) if preset == "local" else small
+    if preset != "small":
+        raise SystemExit(f"the preset {preset} is for frame-level families; {family} has small and paper")
     return small_delta_iris() if isinstance(paper, DeltaIRISConfig) else small_token_level(paper)
 
 
@@ -94,6 +99,13 @@ def small_frame_level(paper: StepVQConfig, preset: str) -> StepVQConfig:
         head=HeadConfig(units=128),
         optimization=OPTIMIZATION,
     )
+
+
+def local_config(small: StepVQConfig) -> StepVQConfig:
+    """A small config whose prior looks where things were; for the families with a VQ tokenizer."""
+    if not isinstance(small.tokenizer, VQConfig):
+        raise ValueError("the preset local is for families with a VQ tokenizer, whose tokens lie on a grid")
+    return replace(small, prior=LocalConfig(objective=small.prior.objective, rank=small.prior.rank))
 
 
 def small_token_level(paper: TokenLevelConfig) -> TokenLevelConfig:

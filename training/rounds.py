@@ -43,8 +43,13 @@ class Args:
     """Which family: stepvq, stepvqt, cb, cbt, iris, rem or deltairis."""
     env: str = "MinAtar/Breakout-v1"
     """The real environment."""
-    preset: Literal["small", "cells"] = "small"
-    """Model sizes; `cells` has a token for each cell of MinAtar that depends on nothing else."""
+    preset: Literal["small", "cells", "local"] = "small"
+    """Model sizes; `cells` has a token for each cell of MinAtar that depends on nothing else, `local` is for little
+    things that move across a large screen."""
+    init: str | None = None
+    """A dream or the directory of a run, whose weights the first round starts from."""
+    stale: float = 0.0
+    """The share of the frames that the dynamics see with old tokens among the new, so that they learn to do without."""
     rounds: int = 5
     """How often."""
     steps: int = 20_000
@@ -57,10 +62,10 @@ class Args:
     """Of every round."""
     last_updates: int | None = None
     """Of the dynamics in the last round; by default as in the others."""
-    length: int = 32
-    """Steps of the segments that the dynamics learn from."""
     rows: int = 32
-    """Segments in a batch."""
+    """Segments in a batch that the dynamics learn from."""
+    length: int = 32
+    """Steps of these segments."""
     sampled: int = 32
     """Tokens per frame whose likelihood an update computes; 0 for all of them."""
     frame_weight: float = 1.0
@@ -77,7 +82,9 @@ class Args:
     num_envs: int = 16
     """Real episodes that are played side by side."""
     contexts: int = 128
-    """Start contexts to put into a dream, half of them beginnings of episodes."""
+    """Start contexts to put into a dream."""
+    beginnings: float = 0.5
+    """The share of them that are beginnings of episodes; few where an episode is long and begins always alike."""
     context_length: int = 1
     """Frames in each of them: as many as it takes to see what moves."""
     life_loss: bool = False
@@ -127,7 +134,7 @@ def dream_of(run: Path, number: int) -> Path:
 def collect_round(args: Args, run: Path, source: SourceEnv, number: int) -> Replay:
     """The replay with the episodes of this round, played by the policy of the round before."""
     directory, seed = run / "data", args.seed + 1000 * number
-    if (directory / "index.json").exists() and len((replay := Replay.open(directory)).notes) > number:
+    if (directory / "index.json").exists() and holds(replay := Replay.open(directory), number):
         return replay
     if number == 0:
         policy: Any = args.policy or ("tracker" if args.env.startswith("ALE/Pong-") else "random")
@@ -136,6 +143,11 @@ def collect_round(args: Args, run: Path, source: SourceEnv, number: int) -> Repl
     return collect_into(
         directory, source, policy, args.steps, seed=seed, num_envs=args.num_envs, notes={"round": number}
     )
+
+
+def holds(replay: Replay, number: int) -> bool:
+    """Whether a replay has the episodes of a round; whatever was collected beforehand stands for the first."""
+    return len(replay) > 0 if number == 0 else any(note.get("round") == number for note in replay.notes)
 
 
 def learned(args: Args, dream: Path, source: SourceEnv, seed: int) -> EpsilonPolicy:
@@ -165,13 +177,15 @@ def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, c
     config = model_config(family, args.preset)
     if isinstance(config, StepVQConfig):
         objective = replace(config.prior.objective, sampled=args.sampled, weight=args.frame_weight)
-        config = replace(config, prior=replace(config.prior, objective=objective, exclusive=args.exclusive))
+        chosen = {"exclusive": True} if args.exclusive else {}
+        config = replace(config, prior=replace(config.prior, objective=objective, **chosen))
     turns = config.optimization
     updates = args.last_updates if number == args.rounds - 1 and args.last_updates else args.dynamics_updates
     turns = replace(
         turns,
         tokenizer=replace(turns.tokenizer, updates=args.tokenizer_updates if number == 0 else 0),
-        dynamics=replace(turns.dynamics, updates=updates, length=args.length, rows=args.rows),
+        dynamics=replace(turns.dynamics, updates=updates, rows=args.rows, length=args.length),
+        stale=args.stale,
     )
     directory = run / f"round{number}"
     if (directory / "done").exists():
@@ -180,11 +194,15 @@ def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, c
         family=family,
         config=replace(config, optimization=turns),
         seed=args.seed + number,
-        init=str(run / f"round{number - 1}") if number else None,
+        init=str(run / f"round{number - 1}") if number else args.init,
     )
     arguments = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(args).items()}
     book = Bookkeeping(
-        arguments=arguments, commands=commands, contexts=args.contexts, context_length=args.context_length
+        arguments=arguments,
+        commands=commands,
+        contexts=args.contexts,
+        context_length=args.context_length,
+        beginnings=args.beginnings,
     )
     fit_dream(recipe, replay, directory, dream_of(run, number), book)
     (directory / "done").touch()

@@ -19,6 +19,7 @@ from dreamenvs.heads import HeadConfig, RewardHead, TerminationHead
 from dreamenvs.models.family import Family
 from dreamenvs.models.frame_token import FrameToken, FrameTokenConfig, NoFrameToken, NoFrameTokenConfig
 from dreamenvs.models.turns import TurnConfig, TurnsOptimization, decaying_groups, turn
+from dreamenvs.nn import initial
 from dreamenvs.priors.autoregressive import AutoregressiveConfig, AutoregressivePrior
 from dreamenvs.protocols import SequenceModel, Stage
 from dreamenvs.random import Noise
@@ -64,6 +65,9 @@ class DeltaIRISConfig:
     head: HeadConfig = field(default_factory=lambda: HeadConfig(units=512))
     optimization: TurnsOptimization = PAPER_OPTIMIZATION
 
+    def __post_init__(self) -> None:
+        self.optimization.refuse_stale()
+
 
 class DeltaIRIS(nn.Module, Generic[CacheT]):
     """A tokenizer of transitions, I-tokens or none, a sequence model and an autoregressive prior, as a `WorldModel`."""
@@ -91,8 +95,7 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
         self.reward = reward
         self.termination = termination
         self.action_input = ActionInput(self.encode_actions.width, sequence.width)
-        self.embed_tokens = nn.Embedding(tokenizer.vocabulary, sequence.width)
-        nn.init.normal_(self.embed_tokens.weight, std=0.02)
+        self.embed_tokens = initial.table(tokenizer.vocabulary, sequence.width)
 
     @property
     def num_tokens(self) -> int:

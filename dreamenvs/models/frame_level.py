@@ -29,6 +29,7 @@ class FrameState(NamedTuple, Generic[CacheT]):
     """The current frame, what the sequence model said before it, and the sequence model's memory of all before."""
 
     tokens: Tensor  # (B, K) int64
+    before: Tensor  # (B, K) int64, of the frame before; the same as tokens in the first one
     hidden: Tensor  # (B, D), zeros before the first action
     cache: CacheT
 
@@ -93,25 +94,26 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         cache = self.sequence.initial_cache(rows)
         if steps == 1:
             hidden = next(self.parameters()).new_zeros(rows, self.sequence.width)
-            return FrameState(tokens[:, -1], hidden, cache)
+            return FrameState(tokens[:, -1], tokens[:, -1], hidden, cache)
         inputs = self._mix(tokens[:, :-1].flatten(0, 1), context.actions[:, :-1].flatten(0, 1))
         hidden, cache = self.sequence.extend(rearrange(inputs, "(b t) d -> b t d", b=rows), cache)
-        return FrameState(tokens[:, -1], hidden[:, -1], cache)
+        return FrameState(tokens[:, -1], tokens[:, -2], hidden[:, -1], cache)
 
     def update(self, state: FrameState[CacheT], actions: Tensor, observations: Tensor) -> FrameState[CacheT]:
         """One more real frame: the dynamics run as in a dream, but the frame is seen and not sampled."""
         hidden, cache = self.sequence.step(self._mix(state.tokens, actions), state.cache)
-        return FrameState(self.tokenizer.encode(observations), hidden, cache)
+        return FrameState(self.tokenizer.encode(observations), state.tokens, hidden, cache)
 
     def step(self, state: FrameState[CacheT], actions: Tensor, noise: Noise) -> tuple[FrameState[CacheT], Outcome]:
         """One imagined step: reward, termination and next frame all follow from the hidden after the action."""
         hidden, cache = self.sequence.step(self._mix(state.tokens, actions), state.cache)
-        tokens, finite = self.prior.sample(hidden, noise)
+        past = torch.stack([state.before, state.tokens], 1)
+        tokens, finite = self.prior.sample(hidden, noise, past)
         # DRAMA cuts where the probability passes one half; sampling keeps the learned rate of rare endings.
         ends = self.termination(hidden)
         terminated = noise.bernoulli(ends, draw=TERMINATION_DRAW)
         outcome = Outcome(self.reward(hidden), terminated, finite & ends.isfinite())
-        return FrameState(tokens, hidden, cache), outcome
+        return FrameState(tokens, state.tokens, hidden, cache), outcome
 
     def tokens(self, state: FrameState[CacheT]) -> Tensor:
         return state.tokens
@@ -170,20 +172,27 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
     def token_loss(self, segment: Segment) -> LossTerms:
         """The dynamics' part, on segments whose observations are tokens (B, T, K)."""
         tokens = segment.observations.flatten(0, 1)
-        latent = self.tokenizer.embed(tokens)
+        share = self.optimization.stale if isinstance(self.optimization, TurnsOptimization) and self.training else 0.0
+        seen = make_stale(segment.observations, share).flatten(0, 1) if share else tokens
+        latent = self.tokenizer.embed(seen)
         # Equation 6 asks for the tokens alone: there are no logits to be aligned with.
         posterior = Posterior(tokens, latent.new_zeros(len(tokens), 0), latent, latent.new_zeros(len(tokens)))
-        return self.dynamics_loss(posterior, segment)
+        return self.dynamics_loss(posterior, segment, seen)
 
-    def dynamics_loss(self, posterior: Posterior, segment: Segment) -> LossTerms:
-        """Next frame, reward and termination, from the frames (B·T) of a posterior and the segment's actions."""
+    def dynamics_loss(self, posterior: Posterior, segment: Segment, seen: Tensor | None = None) -> LossTerms:
+        """Next frame, reward and termination, from the frames (B·T) of a posterior and the segment's actions.
+
+        `seen` are the tokens (B·T, K) behind the posterior's latent, where they are not its own.
+        """
         rows = len(segment.actions)
         inputs = self.mixer(posterior.latent, self.encode_actions(segment.actions.flatten(0, 1)))
         hidden = self.sequence(rearrange(inputs, "(b t) d -> b t d", b=rows))
         following: Any = [rearrange(part, "(b t) ... -> b t ...", b=rows)[:, 1:].flatten(0, 1) for part in posterior]
-        previous = rearrange(posterior.tokens, "(b t) k -> b t k", b=rows)[:, :-1].flatten(0, 1)
+        tokens = rearrange(posterior.tokens if seen is None else seen, "(b t) k -> b t k", b=rows)[:, :-1]
+        before = torch.cat([tokens[:, :1], tokens[:, :-1]], 1)
+        past = torch.stack([before, tokens], 2).flatten(0, 1)
         pairs = (segment.valid[:, :-1] & segment.valid[:, 1:]).flatten()
-        prior = self.prior.loss(hidden[:, :-1].flatten(0, 1), Posterior(*following), pairs, previous)
+        prior = self.prior.loss(hidden[:, :-1].flatten(0, 1), Posterior(*following), pairs, past)
         flat, valid = hidden.flatten(0, 1), segment.valid.flatten()
         reward = self.reward.loss(flat, segment.rewards.flatten(), valid)
         termination = self.termination.loss(flat, segment.terminated.flatten(), valid)
@@ -192,6 +201,14 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
 
     def _mix(self, tokens: Tensor, actions: Tensor) -> Tensor:
         return self.mixer(self.tokenizer.embed(tokens), self.encode_actions(actions))
+
+
+def make_stale(tokens: Tensor, share: float) -> Tensor:
+    """Tokens (B, T, K) of which, in a `share` of the frames, each is with even odds that of the frame before."""
+    frames = torch.rand(*tokens.shape[:2], 1, device=tokens.device) < share
+    old = frames & (torch.rand(tokens.shape, device=tokens.device) < 0.5)
+    old[:, 0] = False
+    return torch.where(old, tokens.roll(1, 1), tokens)
 
 
 def _spread(values: Tensor, valid: Tensor) -> Tensor:

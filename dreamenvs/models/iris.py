@@ -50,6 +50,7 @@ class TokenLevelConfig:
     optimization: TurnsOptimization = field(default_factory=lambda: OPTIMIZATION)
 
     def __post_init__(self) -> None:
+        self.optimization.refuse_stale()
         if isinstance(self.prior, ParallelConfig) and not isinstance(self.sequence, RetNetConfig):
             raise ValueError("the parallel prior asks without moving on, which a RetNet can and a Transformer cannot")
         if self.rewards not in get_args(Rewards):

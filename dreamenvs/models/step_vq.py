@@ -15,6 +15,7 @@ from dreamenvs.models.family import Family
 from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization
 from dreamenvs.models.turns import TurnsOptimization
 from dreamenvs.priors.factorized import FactorizedConfig, FactorizedPrior, KLObjective
+from dreamenvs.priors.local import LocalConfig, LocalPrior
 from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig, CategoricalTokenizer
@@ -29,7 +30,7 @@ class StepVQConfig:
     tokenizer: VQConfig | CategoricalConfig = field(default_factory=VQConfig)
     mixer: ConcatMixerConfig = field(default_factory=ConcatMixerConfig)
     sequence: Mamba2Config | TransformerConfig = field(default_factory=Mamba2Config)
-    prior: FactorizedConfig = field(default_factory=FactorizedConfig)
+    prior: FactorizedConfig | LocalConfig = field(default_factory=FactorizedConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
     optimization: JointOptimization | TurnsOptimization = field(default_factory=JointOptimization)
 
@@ -39,6 +40,8 @@ class StepVQConfig:
                 "in turns the dynamics see tokens and no posterior, which KLObjective compares with; "
                 "use CrossEntropyObjective or JointOptimization"
             )
+        if isinstance(self.prior, LocalConfig) and not isinstance(self.tokenizer, VQConfig):
+            raise ValueError("LocalConfig needs tokens on a grid, which VQConfig gives and CategoricalConfig does not")
 
 
 def build(config: StepVQConfig, spec: WorldSpec) -> FrameLevelModel[Any]:
@@ -57,11 +60,20 @@ def build(config: StepVQConfig, spec: WorldSpec) -> FrameLevelModel[Any]:
         tokenizer=tokenizer,
         mixer=ConcatMixer(config.mixer, tokenizer.latent_width, ActionEncoder(spec.actions).width, width),
         sequence=sequence,
-        prior=FactorizedPrior(config.prior, width, tokenizer.num_tokens, tokenizer.vocabulary),
+        prior=_build_prior(config.prior, width, tokenizer),
         reward=RewardHead(config.head, width),
         termination=TerminationHead(config.head, width),
         optimization=config.optimization,
     )
+
+
+def _build_prior(
+    config: FactorizedConfig | LocalConfig, width: int, tokenizer: VQTokenizer | CategoricalTokenizer
+) -> FactorizedPrior | LocalPrior:
+    if isinstance(config, FactorizedConfig):
+        return FactorizedPrior(config, width, tokenizer.num_tokens, tokenizer.vocabulary)
+    assert isinstance(tokenizer, VQTokenizer)  # the config has seen to it
+    return LocalPrior(config, width, tokenizer.grid, tokenizer.vocabulary)
 
 
 # The baselines mix 1 % of the uniform distribution into prior and posterior, as DRAMA does.

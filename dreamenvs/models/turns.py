@@ -34,6 +34,19 @@ class TurnsOptimization:
     dynamics: TurnConfig = field(
         default_factory=lambda: TurnConfig(rows=32, length=64, updates=3000, weight_decay=1e-3)
     )
+    stale: float = 0.0
+    """Of frame-level models: the share of frames that the dynamics see with about half of their tokens as they were a
+    step before. Such are the errors of a dream, where a small thing, once lost, is lost for good, unless the dynamics
+    have learned to remember it: what is to be predicted stays as it was."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.stale <= 1:
+            raise ValueError(f"stale is a share from 0 to 1, not {self.stale}")
+
+    def refuse_stale(self) -> None:
+        """For families that do not know it: a choice that does nothing would mislead."""
+        if self.stale:
+            raise ValueError(f"stale={self.stale} is for frame-level models; leave it at 0")
 
 
 def plain_group(parameters: Iterable[nn.Parameter], config: TurnConfig) -> tuple[ParameterGroup, ...]:

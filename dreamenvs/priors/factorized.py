@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dreamenvs.nn import initial
 from dreamenvs.nn.distributions import free_bits, kl, masked_mean, unimix
 from dreamenvs.nn.layers import RowLinear, RowRMSNorm
 from dreamenvs.protocols import Posterior
@@ -82,7 +83,7 @@ class FactorizedPrior(nn.Module):
         self.project = RowLinear(width, num_tokens * (config.rank or vocabulary))
         if config.rank:
             self.codes = nn.Parameter(torch.empty(vocabulary, config.rank))
-            nn.init.normal_(self.codes, std=config.rank**-0.5)
+            initial.normal_(self.codes, config.rank**-0.5)
             self.bias = nn.Parameter(torch.zeros(num_tokens, vocabulary))
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -90,24 +91,24 @@ class FactorizedPrior(nn.Module):
         outputs: Tensor = self.project(self.norm(hidden)).contiguous()
         return self._to_logits(outputs.view(len(hidden), -1, self.config.rank or self.vocabulary))
 
-    def sample(self, hidden: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+    def sample(self, hidden: Tensor, noise: Noise, past: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.logits(hidden)
         # NaN and infinity survive a sum, which is one pass where isfinite and all would be two.
         config, finite = self.config, logits.sum((1, 2)).isfinite()
         return noise.categorical(logits, coupled=config.coupled, exclusive=config.exclusive), finite
 
-    def loss(self, hidden: Tensor, target: Posterior, valid: Tensor, previous: Tensor) -> LossTerms:
+    def loss(self, hidden: Tensor, target: Posterior, valid: Tensor, past: Tensor) -> LossTerms:
         objective = self.config.objective
         if not isinstance(objective, CrossEntropyObjective):
             return _divergences(objective, self.logits(hidden), target.logits, valid)
         tokens = target.tokens
         if not 0 < objective.sampled < tokens.shape[1]:
-            return _cross_entropy(objective, self.logits(hidden), tokens, valid)
-        chosen, weights = _choose_tokens(tokens != previous, objective.sampled)
+            return cross_entropy(objective, self.logits(hidden), tokens, valid)
+        chosen, weights = choose_tokens(tokens != past[:, -1], objective.sampled)
         outputs: Tensor = self.project(self.norm(hidden))
         outputs = outputs.view(*tokens.shape, -1).take_along_dim(chosen[..., None], 1)
         logits = self._to_logits(outputs, chosen)
-        return _cross_entropy(objective, logits, tokens.take_along_dim(chosen, 1), valid, weights)
+        return cross_entropy(objective, logits, tokens.take_along_dim(chosen, 1), valid, weights)
 
     def _to_logits(self, outputs: Tensor, chosen: Tensor | None = None) -> Tensor:
         """Logits (N, S, V) of what the linear layer gave for all tokens, or for the `chosen` (N, S) ones."""
@@ -118,7 +119,7 @@ class FactorizedPrior(nn.Module):
         return unimix(logits, self.config.unimix) if self.config.unimix else logits
 
 
-def _choose_tokens(changed: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def choose_tokens(changed: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Tokens (N, count) of every frame, and weights (N, count) with which they stand for all of `changed` (N, K)."""
     draws = torch.rand(changed.shape, device=changed.device)
     half = count // 2
@@ -134,7 +135,7 @@ def _choose_tokens(changed: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return chosen, weights
 
 
-def _cross_entropy(
+def cross_entropy(
     objective: CrossEntropyObjective, logits: Tensor, tokens: Tensor, valid: Tensor, weights: Tensor | None = None
 ) -> LossTerms:
     per_token = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(tokens)

@@ -7,6 +7,7 @@ from typing import Protocol, cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dreamenvs.nn import initial
 from dreamenvs.nn.attention import rotate
 from dreamenvs.nn.layers import RowLayerNorm, RowRMSNorm, row_gelu, row_linear, row_silu
 
@@ -61,7 +62,7 @@ class GPTLayer(nn.Module):
         self.up = nn.Linear(width, feed_forward)
         self.down = nn.Linear(feed_forward, width)
         for linear in (self.qkv, self.out, self.up, self.down):
-            nn.init.normal_(linear.weight, std=0.02)
+            initial.normal_(linear.weight)
             nn.init.zeros_(linear.bias)
 
     def project(self, hidden: Tensor, turns: Tensor) -> tuple[Tensor, ...]:

@@ -13,6 +13,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from dreamenvs.nn import initial
 from dreamenvs.nn.frame_network import FrameDecoder, FrameEncoder, FrameNetworkConfig, map_shape
 from dreamenvs.nn.layers import RowLinear
 from dreamenvs.tokenizers.unit_quantizer import UnitQuantized, UnitQuantizer
@@ -76,7 +77,7 @@ class DeltaTokenizer(nn.Module):
         inputs = config.channels + config.condition_channels + config.action_channels
         self.decoder = FrameDecoder(config.network, inputs, channels)
         for layer in (self.encoder_actions, self.contract, self.expand, self.decoder_actions):
-            nn.init.normal_(layer.weight, std=0.02)
+            initial.normal_(layer.weight)
 
     @property
     def num_tokens(self) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dreamenvs.nn import initial
 from dreamenvs.nn.layers import row_linear
 
 USAGE_DECAY = 0.98
@@ -38,7 +39,7 @@ class UnitQuantizer(nn.Module):
     def __init__(self, codes: int, width: int, decay: float, revival_updates: int) -> None:
         super().__init__()
         self.decay, self.revival_updates = decay, revival_updates
-        codebook = torch.empty(codes, width).normal_()
+        codebook = initial.normal_(torch.empty(codes, width), 1.0)
         # Arithmetic on the device "meta", where a model is outlined before it is loaded, imports half of torch.
         self.register_buffer("codebook", codebook if codebook.is_meta else F.normalize(codebook, dim=-1))  # (V, D)
         self.register_buffer("usage", torch.full((codes,), 1 / codes))  # (V,), averaged shares of the vectors

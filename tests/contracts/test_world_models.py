@@ -141,7 +141,7 @@ def test_outputs_have_the_declared_shapes(family: str, spec: WorldSpec) -> None:
 def test_non_finite_weights_are_reported_and_not_hidden(family: str, spec: WorldSpec) -> None:
     model = build_small(family, spec)
     state = model.observe(random_segment(spec))
-    model.prior.project.bias[3] = float("nan")
+    next(part for part in model.prior.modules() if isinstance(part, torch.nn.Linear)).bias[3] = float("nan")
     _, outcome = model.step(state, actions(spec, 8, 0), noise(8, 0))
     assert not outcome.finite.any()
 

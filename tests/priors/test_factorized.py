@@ -14,6 +14,7 @@ from dreamenvs.protocols import FramePrior, Posterior
 from dreamenvs.random import Noise
 
 WIDTH, TOKENS, VOCABULARY = 16, 6, 5
+NOTHING = torch.zeros(0, 2, TOKENS, dtype=torch.int64)  # the past, at which these priors do not look
 
 
 def build(objective: KLObjective | CrossEntropyObjective | None = None, unimix: float = 0.0) -> FactorizedPrior:
@@ -47,7 +48,7 @@ def naive_divergence(p_logits: Tensor, q_logits: Tensor, valid: Tensor) -> float
 
 def test_cross_entropy_is_equation_6() -> None:
     prior, posterior, valid = build(CrossEntropyObjective()), target(4), torch.tensor([True, False, True, True])
-    terms = prior.loss(hidden(4), posterior, valid, posterior.tokens)
+    terms = prior.loss(hidden(4), posterior, valid, NOTHING)
     log_p = prior.logits(hidden(4)).log_softmax(-1)
     totals = [sum(-log_p[n, k, posterior.tokens[n, k]].item() for k in range(TOKENS)) for n in (0, 2, 3)]
     assert terms.total.item() == pytest.approx(sum(totals) / 3)
@@ -59,7 +60,7 @@ def test_cross_entropy_is_equation_6() -> None:
 def test_kl_is_equation_14(direction: Literal["prior_posterior", "posterior_prior"]) -> None:
     prior = build(KLObjective(representation=0.1, dynamics=0.7, direction=direction))
     posterior, valid = target(4), torch.tensor([True, True, False, True])
-    terms = prior.loss(hidden(4), posterior, valid, posterior.tokens)
+    terms = prior.loss(hidden(4), posterior, valid, NOTHING)
     pair = (prior.logits(hidden(4)), posterior.logits)
     divergence = naive_divergence(*(pair if direction == "prior_posterior" else pair[::-1]), valid)
     assert divergence > 1
@@ -71,7 +72,7 @@ def test_kl_is_equation_14(direction: Literal["prior_posterior", "posterior_prio
 def test_each_weight_moves_its_own_side() -> None:
     for representation, dynamics in ((1.0, 0.0), (0.0, 1.0)):
         prior, posterior = build(KLObjective(representation=representation, dynamics=dynamics)), target(4)
-        prior.loss(hidden(4), posterior, torch.ones(4, dtype=torch.bool), posterior.tokens).total.backward()
+        prior.loss(hidden(4), posterior, torch.ones(4, dtype=torch.bool), NOTHING).total.backward()
         assert prior.project.weight.grad is not None
         assert posterior.logits.grad is not None
         assert bool(prior.project.weight.grad.any()) == bool(dynamics)
@@ -80,10 +81,10 @@ def test_each_weight_moves_its_own_side() -> None:
 
 def test_free_bits_count_after_the_sum_over_tokens_and_the_mean_over_frames() -> None:
     posterior, valid = target(4), torch.ones(4, dtype=torch.bool)
-    divergence = build().loss(hidden(4), posterior, valid, posterior.tokens).parts["dynamics"].item()
+    divergence = build().loss(hidden(4), posterior, valid, NOTHING).parts["dynamics"].item()
     for bits, expected in ((0.9 * divergence, divergence), (1.1 * divergence, 1.1 * divergence)):
         prior = build(KLObjective(free_bits=bits))
-        total = prior.loss(hidden(4), posterior, valid, posterior.tokens).total
+        total = prior.loss(hidden(4), posterior, valid, NOTHING).total
         assert total.item() == pytest.approx(1.1 * expected)
         total.backward()
         assert prior.project.weight.grad is not None
@@ -94,7 +95,7 @@ def test_free_bits_count_after_the_sum_over_tokens_and_the_mean_over_frames() ->
 def test_padding_teaches_nothing(objective: KLObjective | CrossEntropyObjective) -> None:
     prior, posterior, valid = build(objective), target(3), torch.tensor([True, False, True])
     inputs = hidden(3).requires_grad_()
-    prior.loss(inputs, posterior, valid, posterior.tokens).total.backward()
+    prior.loss(inputs, posterior, valid, NOTHING).total.backward()
     assert inputs.grad is not None
     assert inputs.grad.any(1).tolist() == [True, False, True]
 
@@ -113,7 +114,7 @@ def test_only_the_elbo_direction_learns_a_calibrated_prior() -> None:
         for _ in range(150):
             optimizer.zero_grad()
             inputs, valid = torch.ones(2, WIDTH, dtype=torch.float64), torch.ones(2, dtype=torch.bool)
-            prior.loss(inputs, posterior, valid, posterior.tokens).total.backward()
+            prior.loss(inputs, posterior, valid, NOTHING).total.backward()
             optimizer.step()
         found = prior.logits(torch.ones(1, WIDTH, dtype=torch.float64)).softmax(-1)[0, 0]
         errors[direction] = (found - average).abs().max().item()
@@ -132,12 +133,12 @@ def test_unimix_gives_log_probabilities_with_a_floor() -> None:
 
 def test_samples_follow_the_logits() -> None:
     prior: FramePrior = build()
-    tokens, finite = prior.sample(hidden(1).expand(6000, -1), noise(6000))
+    tokens, finite = prior.sample(hidden(1).expand(6000, -1), noise(6000), NOTHING)
     assert tokens.shape == (6000, TOKENS)
     assert finite.all()
     shares = torch.nn.functional.one_hot(tokens, VOCABULARY).double().mean(0)
     torch.testing.assert_close(shares, build().logits(hidden(1))[0].softmax(-1), atol=0.03, rtol=0)
-    greedy, _ = prior.sample(hidden(3), noise(3, temperature=0))
+    greedy, _ = prior.sample(hidden(3), noise(3, temperature=0), NOTHING)
     assert torch.equal(greedy, build().logits(hidden(3)).argmax(-1))
 
 
@@ -145,7 +146,7 @@ def test_rows_that_are_not_finite_are_named() -> None:
     inputs = hidden(4)
     inputs[1, 3] = torch.nan
     inputs[2, 0] = torch.inf
-    tokens, finite = build().sample(inputs, noise(4))
+    tokens, finite = build().sample(inputs, noise(4), NOTHING)
     assert finite.tolist() == [True, False, False, True]
     assert ((tokens >= 0) & (tokens < VOCABULARY)).all()
 
@@ -201,8 +202,9 @@ def test_sampled_tokens_estimate_the_whole_sum(rank: int) -> None:
     target = Posterior(following, torch.zeros(rows, 0), torch.zeros(rows, 0), torch.zeros(rows))
     inputs = hidden(rows).repeat(4000, 1)
     many = Posterior(following.repeat(4000, 1), target.logits, target.latent, target.commitment)
-    estimate = prior.loss(inputs, many, torch.ones(4000 * rows, dtype=torch.bool), previous.repeat(4000, 1))
-    exact = whole.loss(hidden(rows), target, torch.ones(rows, dtype=torch.bool), previous)
+    past = torch.stack([torch.zeros_like(previous), previous], 1)
+    estimate = prior.loss(inputs, many, torch.ones(4000 * rows, dtype=torch.bool), past.repeat(4000, 1, 1))
+    exact = whole.loss(hidden(rows), target, torch.ones(rows, dtype=torch.bool), past)
     estimate.total.backward()
     exact.total.backward()
     assert estimate.total.item() == pytest.approx(exact.total.item(), rel=0.01)
