@@ -49,7 +49,7 @@ def test_a_dream_is_fitted_and_measured(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(script, "model_config", lambda family, preset: LITTLE)
     monkeypatch.setattr(script, "measure", partial(script.measure, starts=8, horizon=3))
-    monkeypatch.setattr("monitor.gemm", lambda: None)
+    monkeypatch.setattr("monitor.gemm_seconds", lambda: [1.0])
     save_dots(Path("data"))
     script.main(
         script.Args(family="deltairis", data=Path("data"), contexts=4, threads=1, out=Path("DeltaIRIS-Dots-v0"))
