@@ -30,7 +30,7 @@ class View(NamedTuple):
     visible: Tensor | None  # (B · heads, T, span) bool; None if all are seen
 
 
-_BLOCK = 32
+BLOCK = 32
 
 
 def initial_ring(shape: tuple[int, int, int, int, int], like: Tensor) -> TransformerCache:
@@ -88,7 +88,7 @@ def next_view(cache: TransformerCache, window: int, count: int = 1) -> View:
     heads, slots = cache.keys.shape[1], cache.keys.shape[3]
     youngest, oldest = (int(age) for age in torch.aminmax(cache.position))
     # A whole number of blocks, so that a row's sums are added up alike whatever the ages of the others.
-    span = min(slots, ((oldest + count - 1) // _BLOCK + 1) * _BLOCK)
+    span = min(slots, ((oldest + count - 1) // BLOCK + 1) * BLOCK)
     if count == 1 and youngest >= span - 1 and (slots == window or oldest < window):
         return View(span, None)
     ages = cache.position[:, None] + torch.arange(count, device=cache.keys.device)  # (B, T)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dreamenvs.nn.attention import attend_band, attend_few, attend_visible, rotary_turns
 from dreamenvs.sequence.cache import (
+    BLOCK,
     TransformerCache,
     check_fresh,
     claim_ring,
@@ -42,7 +43,7 @@ class TransformerConfig:
     window: int = 128
     """How many inputs each input attends to, itself included."""
     slack: int = 0
-    """Slots of the cache beyond the window. With K of them, K + 1 inputs at once are appended in place, and a cache is
+    """Slots of the cache beyond the window, at least. With K, K + 1 inputs at once are appended in place, and a cache is
     usable while no more than K + 1 inputs were appended after it: for token-level models a block of tokens less one."""
     layer: LayerName = "lean"
     """What the layers are made of, beside attention: see `sequence/layers.py`."""
@@ -113,7 +114,11 @@ class Transformer(nn.Module):
     def initial_cache(self, rows: int) -> TransformerCache:
         """The memory of rows that have seen nothing."""
         config = self.config
-        shape = (rows, config.heads, config.layers, config.window + config.slack, self.head_dim)
+        slots = config.window
+        if config.slack:
+            # Whole blocks, as in `next_view`: a sum over other numbers of slots may be rounded differently.
+            slots = -(-(config.window + config.slack) // BLOCK) * BLOCK
+        shape = (rows, config.heads, config.layers, slots, self.head_dim)
         return initial_ring(shape, self.final_norm.weight)
 
     @torch.no_grad()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dreamenvs.models import FAMILIES
+from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.models.turns import TurnsOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig, KLObjective
 from tests.small import CONFIGS, DISCRETE, random_segment
@@ -16,6 +17,7 @@ from tests.small import CONFIGS, DISCRETE, random_segment
 TURNS = {
     family: replace(config, prior=FactorizedConfig(objective=CrossEntropyObjective()), optimization=TurnsOptimization())
     for family, config in CONFIGS.items()
+    if isinstance(config, StepVQConfig)
 }
 every_family = pytest.mark.parametrize("family", list(TURNS))
 

@@ -14,7 +14,7 @@ from dreamenvs import tree
 from dreamenvs.nn.layers import row_gelu, row_linear, row_silu, row_softplus
 from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config
 from dreamenvs.sequence.retnet import RetNet, RetNetConfig
-from dreamenvs.sequence.transformer import Transformer, TransformerConfig
+from dreamenvs.sequence.transformer import BlockTransformerConfig, Transformer, TransformerConfig
 
 ROWS = 100
 BATCHES = (8, 9, 16, 64, 100)
@@ -110,6 +110,24 @@ def test_young_rows_do_not_notice_old_ones(threads: int) -> None:
                 alone, young = model.step(inputs[:16, step], young)
                 together, mixed = model.step(inputs[:, step], mixed)
                 assert torch.equal(alone, together[:16])
+
+
+def test_young_rows_do_not_notice_old_ones_in_blocks(threads: int) -> None:
+    """Blocks of a hundred inputs and narrow heads, beside rows whose ring is full."""
+    torch.manual_seed(0)
+    config = BlockTransformerConfig(width=32, layers=1, heads=2, feed_forward=64, blocks=3).for_blocks(101)
+    model = Transformer(config).eval()
+    inputs = torch.randn(8, 700, 32, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        _, old = model.extend(inputs[:, :606], model.initial_cache(8))
+        for age in (99, 303):
+            _, young = model.extend(inputs[:, :age], model.initial_cache(8))
+            mixed = tree.put_rows(tree.clone(old), torch.arange(4), tree.take_rows(young, torch.arange(4)))
+            torch.set_num_threads(threads)
+            for count in (2, 12, 99):
+                alone, young = model.extend(inputs[:, :count], young)
+                together, mixed = model.extend(inputs[:, :count], mixed)
+                assert torch.equal(alone[:4], together[:4])
 
 
 def test_linear(threads: int) -> None:

@@ -163,16 +163,17 @@ def test_a_few_inputs_are_appended_in_place(slack_model: Transformer) -> None:
 
 
 def test_slack_keeps_a_cache_usable(slack_model: Transformer) -> None:
-    """A cache of a full ring shows what it did after a block of slack + 1 inputs; one more, and it is gone."""
-    inputs = torch.randn(1, 12, 16, generator=torch.Generator().manual_seed(8))
+    """After a block of slack + 1 inputs, a cache of a full ring shows what it did; much later it is refused."""
+    inputs = torch.randn(1, 43, 16, generator=torch.Generator().manual_seed(8))
     with torch.no_grad():
-        _, cache = slack_model.extend(inputs[:, :9], slack_model.initial_cache(1))
+        _, cache = slack_model.extend(inputs[:, :40], slack_model.initial_cache(1))
         _, later = slack_model.extend(torch.randn(1, 3, 16), cache)
-        hidden, _ = slack_model.extend(inputs[:, 9:], cache)
-        torch.testing.assert_close(hidden, slack_model(inputs)[:, 9:])
-        slack_model.step(torch.randn(1, 16), later)
+        hidden, _ = slack_model.extend(inputs[:, 40:], cache)
+        torch.testing.assert_close(hidden, slack_model(inputs)[:, 40:])
+        for _ in range(40):
+            _, later = slack_model.step(torch.randn(1, 16), later)
         with pytest.raises(ValueError, match="too old"):
-            slack_model.step(inputs[:, 9], cache)
+            slack_model.step(inputs[:, 40], cache)
 
 
 def test_flops() -> None:
