@@ -7,6 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 BASE = 10_000.0
+PIECE = 256
+"""Values that are summed at once. BLAS may cut longer sums anywhere, so that what nobody sees at the end of a ring
+would change how the rest is rounded."""
 
 
 def rotary_turns(positions: Tensor, head_dim: int, dtype: torch.dtype) -> Tensor:
@@ -52,4 +55,9 @@ def attend_few(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | 
     scores = torch.bmm(queries * queries.shape[-1] ** -0.5, keys.mT)
     if visible is not None:
         scores.masked_fill_(~visible, -torch.inf)
-    return torch.bmm(scores.softmax(-1), values)
+    weights = scores.softmax(-1)
+    attended = torch.bmm(weights[..., :PIECE], values[:, :PIECE])
+    for start in range(PIECE, keys.shape[1], PIECE):
+        piece = slice(start, start + PIECE)
+        attended = torch.baddbmm(attended, weights[..., piece], values[:, piece])
+    return attended

@@ -43,7 +43,7 @@ class TransformerConfig:
     window: int = 128
     """How many inputs each input attends to, itself included."""
     slack: int = 0
-    """Slots of the cache beyond the window, at least. With K, K + 1 inputs at once are appended in place, and a cache is
+    """Slots of the cache beyond the window, or more. With K, K + 1 inputs at once are appended in place, and a cache is
     usable while no more than K + 1 inputs were appended after it: for token-level models a block of tokens less one."""
     layer: LayerName = "lean"
     """What the layers are made of, beside attention: see `sequence/layers.py`."""
