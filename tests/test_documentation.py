@@ -26,7 +26,7 @@ EXAMPLES = {
     "look_at_codes.py": [],
     "minari_to_a_dream.py": SHORT,
     "own_env_to_a_dream.py": SHORT,
-    "random_deltas.py": ["--updates", "4", "--steps", "3"],
+    "random_deltas.py": ["--steps", "3"],
     "swap_the_sequence_model.py": SHORT,
 }
 TRAIN = "train_in_a_dream.py"  # on a small dream, in tests of its own
