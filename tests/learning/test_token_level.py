@@ -11,6 +11,7 @@ import torch
 
 from dreamenvs.evaluation.fidelity import measure
 from dreamenvs.fitting.fit import Fit
+from dreamenvs.heads import HeadConfig
 from dreamenvs.models import FAMILIES
 from dreamenvs.models.turns import TurnConfig, TurnsOptimization
 from tests.learning.test_small_world import SPEC, block_episode
@@ -18,7 +19,7 @@ from tests.small import CONFIGS
 
 FAST = TurnsOptimization(
     tokenizer=TurnConfig(rows=32, length=1, updates=250, rate=3e-3, warmup=10),
-    dynamics=TurnConfig(rows=8, length=12, updates=500, rate=3e-3, warmup=10),
+    dynamics=TurnConfig(rows=8, length=12, updates=800, rate=3e-3, warmup=10),
 )
 
 
@@ -28,7 +29,8 @@ EPISODES = [block_episode(seed, steps=11) for seed in range(8)]
 def fitted(family: str, config: Any) -> Any:
     torch.manual_seed(0)
     sequence = replace(config.sequence, dropout=0.0)  # which is there to keep a model from learning by heart
-    model = FAMILIES[family].build(replace(config, sequence=sequence, optimization=FAST), SPEC)
+    config = replace(config, sequence=sequence, head=HeadConfig(units=64), optimization=FAST)
+    model = FAMILIES[family].build(config, SPEC)
     for _ in Fit(model, EPISODES).run():
         pass
     return model.eval()
