@@ -45,6 +45,8 @@ class Args:
     """Model sizes; by default the paper's, and both for `fit`."""
     seconds: float = 4.0
     """Time spent on each figure, or more, where three rollouts take longer."""
+    window: bool = True
+    """Whether `imagination` measures with a full window too, where there is one; filling it takes a while."""
     moments: tuple[int, int] = (200, 10_000)
     """Imagined steps at which `endless` measures."""
     updates: int = 3
@@ -70,7 +72,7 @@ def measure(args: Args) -> list[Row]:
     if args.what == "parameters":
         return parameters()
     if args.what == "imagination":
-        return measure_imagination(families, preset, args.rows, args.seconds)
+        return measure_imagination(families, preset, args.rows, args.seconds, args.window)
     if args.what == "core":
         return measure_core(families, preset, args.rows, args.seconds)
     if args.what == "grids":
