@@ -1,7 +1,7 @@
 """Section 3.4 of the Δ-IRIS paper as a picture: a dream, and below it one whose Δ-tokens are drawn at random.
 
-Both start from the same frame and take the same actions. What follows from them, such as the flight of the ball, is the
-decoder's to draw and stays right; what the tokens are there to tell comes as noise.
+Both start from the same frame and take the same actions. What follows from them, such as the flight of the ball, the
+decoder draws by itself for some steps; what the tokens are there to tell comes as noise.
 """
 
 from __future__ import annotations
