@@ -195,9 +195,7 @@ def posterior(rows: int) -> Posterior:
     return Posterior(random_tokens(rows), logits, logits.flatten(1), torch.zeros(rows))
 
 
-HIDE = torch.tensor(
-    [[1, 1, 1, 1, 1, 1], [0, 1, 0, 0, 0, 0], [1, 0, 1, 0, 0, 1], [0, 0, 0, 1, 1, 0]], dtype=torch.bool
-)
+HIDE = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 1, 0, 0, 0, 0], [1, 0, 1, 0, 0, 1], [0, 0, 0, 1, 1, 0]], dtype=torch.bool)
 
 
 @pytest.mark.parametrize("objective", [KLObjective(free_bits=0.0), CrossEntropyObjective(weight=2.0)])
