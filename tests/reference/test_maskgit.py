@@ -71,6 +71,7 @@ def naive_layer(layer: BidirectionalLayer, inputs: list[Tensor]) -> list[Tensor]
     return outputs
 
 
+@torch.no_grad()
 def naive_logits(prior: MaskGITPrior, hidden: Tensor, shown: Tensor) -> Tensor:
     """Log-probabilities (K, V) of one row's tokens, of hidden (D,) and the tokens that are shown (K,)."""
     numbers = hidden if prior.spread is None else prior.spread.weight @ hidden + prior.spread.bias
