@@ -27,6 +27,7 @@ def test_eight_segments_are_learned_by_heart() -> None:
         small,
         sequence=replace(small.sequence, dropout=0.0, window=12),
         prior=replace(small.prior, objective=KLObjective(dynamics=0.5, free_bits=0.1)),
+        head=replace(small.head, units=64),
         optimization=FAST,
     )
     model = FAMILIES["STORM"].build(config, SPEC)
