@@ -45,6 +45,8 @@ class JointOptimization:
     length: int = 64
     updates: int = 10_000
     warmup: int = 1000
+    decay: float = 1.0
+    """The share of the learning rates that is left at the end of a cosine; 1, as published, keeps them."""
 
 
 class FrameLevelModel(nn.Module, Generic[CacheT]):
@@ -151,6 +153,7 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
             length=chosen.length,
             updates=chosen.updates,
             warmup=chosen.warmup,
+            decay=chosen.decay,
         )
         return (stage,)
 
