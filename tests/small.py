@@ -15,6 +15,8 @@ from dreamenvs.models.delta_iris import DeltaIRISConfig
 from dreamenvs.models.frame_token import FrameTokenConfig
 from dreamenvs.models.iris import TokenLevelConfig
 from dreamenvs.models.step_vq import StepVQConfig
+from dreamenvs.models.storm import StormConfig
+from dreamenvs.nn.batch_conv import BatchConvConfig
 from dreamenvs.nn.conv import ConvConfig
 from dreamenvs.nn.frame_network import FrameNetworkConfig
 from dreamenvs.nn.plain import PlainNetworkConfig
@@ -59,6 +61,13 @@ CONFIGS: dict[str, Any] = {
     ),
     "CB": StepVQConfig(tokenizer=CATEGORICAL, sequence=MAMBA2, head=HEAD, prior=UNIMIX),
     "CBT": StepVQConfig(tokenizer=CATEGORICAL, sequence=TRANSFORMER, head=HEAD, prior=UNIMIX),
+    "STORM": StormConfig(
+        tokenizer=CategoricalConfig(conv=BatchConvConfig(channels=(8, 16)), categories=8, classes=6),
+        sequence=TransformerConfig(
+            width=32, layers=2, heads=2, feed_forward=64, window=6, layer="post", positions="learned"
+        ),
+        head=HeadConfig(units=16, layers=2, activation="relu"),
+    ),
     "IRIS": TokenLevelConfig(
         tokenizer=LOCAL,
         sequence=BlockTransformerConfig(width=32, layers=2, heads=2, feed_forward=64, blocks=3),

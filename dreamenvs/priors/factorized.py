@@ -57,7 +57,8 @@ class FactorizedConfig:
     rank: int = 0
     """0, as in the paper, for one linear layer from the hidden vector to all logits. With a rank R that layer gives R
     numbers per token, and a vector for each code turns them into logits: V / R times fewer weights."""
-
+    norm: bool = True
+    """Whether an RMSNorm comes first; STORM's Transformer ends with a norm of its own."""
     coupled: bool = False
     """Whether a frame's tokens are drawn with one random number instead of one each. Each token keeps its distribution,
     and one chance event has one outcome: where an action may not take effect, the paddle stays or moves, while tokens
@@ -79,7 +80,7 @@ class FactorizedPrior(nn.Module):
         super().__init__()
         self.config = config
         self.vocabulary = vocabulary
-        self.norm = RowRMSNorm(width)
+        self.norm = RowRMSNorm(width) if config.norm else nn.Identity()
         self.project = RowLinear(width, num_tokens * (config.rank or vocabulary))
         if config.rank:
             self.codes = nn.Parameter(torch.empty(vocabulary, config.rank))
