@@ -23,6 +23,7 @@ from dreamenvs.nn.conv import ConvConfig
 from dreamenvs.nn.frame_network import FrameNetworkConfig
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig, KLObjective
 from dreamenvs.priors.local import LocalConfig
+from dreamenvs.priors.maskgit import MaskGITConfig
 from dreamenvs.priors.parallel import ParallelConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config
 from dreamenvs.sequence.retnet import RetNetConfig
@@ -114,14 +115,18 @@ def local_config(small: StepVQConfig) -> StepVQConfig:
 
 
 def small_storm(paper: StormConfig) -> StormConfig:
-    """STORM with less than two million weights, fitted all at once as the paper does."""
+    """STORM and GIT-STORM with less than two million weights, fitted all at once as the paper does."""
     # Small worlds have little news in a frame: the paper's nat of free bits would leave it to chance.
     objective = KLObjective(dynamics=0.5, free_bits=0.1)
+    prior = replace(paper.prior, objective=objective)
+    if isinstance(prior, MaskGITConfig):
+        # As many weights as the linear prior has at this size, and drafts in which tokens can agree.
+        prior = replace(prior, width=48, heads=4, feed_forward=48, draft=4)
     return replace(
         paper,
         tokenizer=replace(paper.tokenizer, conv=BatchConvConfig(channels=(16, 32, 32)), categories=16, classes=16),
         sequence=replace(paper.sequence, width=256, heads=4, feed_forward=512, dropout=0.0),
-        prior=replace(paper.prior, objective=objective),
+        prior=prior,
         head=replace(paper.head, units=128),
         optimization=JointOptimization(
             tokenizer_rate=1e-3, dynamics_rate=1e-3, clip=100.0, rows=16, length=32, updates=1500, warmup=100, decay=0.1

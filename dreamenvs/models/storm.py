@@ -1,6 +1,7 @@
-"""STORM (Zhang et al., 2023), as the paper of GIT-STORM has it: sections 3.1, 3.3 and A.1, tables 8 to 14.
+"""STORM (Zhang et al., 2023) and GIT-STORM, as the latter's paper has them: sections 3 and A.1, tables 8 to 14.
 
-A categorical autoencoder, a state mixer, a causal Transformer over frames, and a linear prior, all fitted at once.
+A categorical autoencoder, a state mixer, a causal Transformer over frames and a prior, all fitted at once. The prior is
+linear in STORM and a MaskGIT in GIT-STORM; VQ tokens under either are the paper's table 7.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization
 from dreamenvs.models.turns import TurnsOptimization
 from dreamenvs.nn.batch_conv import BatchConvConfig
 from dreamenvs.priors.factorized import FactorizedConfig, FactorizedPrior, KLObjective
+from dreamenvs.priors.maskgit import MaskGITConfig, MaskGITPrior
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig, CategoricalTokenizer
+from dreamenvs.tokenizers.vq import VQConfig, VQTokenizer
 from dreamenvs.types import WorldSpec
 
-PriorConfig = FactorizedConfig
+PriorConfig = FactorizedConfig | MaskGITConfig
 """What predicts the next frame's tokens."""
 
 
@@ -28,7 +31,7 @@ PriorConfig = FactorizedConfig
 class StormConfig:
     """A frame-level world model with categorical latents and a Transformer; the defaults are STORM's."""
 
-    tokenizer: CategoricalConfig = field(default_factory=lambda: CategoricalConfig(conv=BatchConvConfig()))
+    tokenizer: CategoricalConfig | VQConfig = field(default_factory=lambda: CategoricalConfig(conv=BatchConvConfig()))
     mixer: MixerConfig = field(default_factory=StateMixerConfig)
     sequence: TransformerConfig = field(
         default_factory=lambda: TransformerConfig(
@@ -54,7 +57,11 @@ class StormConfig:
 
 def build(config: StormConfig, spec: WorldSpec) -> FrameLevelModel[Any]:
     """Assemble a world model of STORM's kind."""
-    tokenizer = CategoricalTokenizer(config.tokenizer, spec.observation_shape)
+    tokenizer = (
+        VQTokenizer(config.tokenizer, spec.observation_shape)
+        if isinstance(config.tokenizer, VQConfig)
+        else CategoricalTokenizer(config.tokenizer, spec.observation_shape)
+    )
     actions, width = ActionEncoder(spec.actions).width, config.sequence.width
     return FrameLevelModel(
         spec,
@@ -68,8 +75,17 @@ def build(config: StormConfig, spec: WorldSpec) -> FrameLevelModel[Any]:
     )
 
 
-def _build_prior(config: PriorConfig, width: int, tokenizer: CategoricalTokenizer) -> FactorizedPrior:
-    return FactorizedPrior(config, width, tokenizer.num_tokens, tokenizer.vocabulary)
+def _build_prior(
+    config: PriorConfig, width: int, tokenizer: CategoricalTokenizer | VQTokenizer
+) -> FactorizedPrior | MaskGITPrior:
+    if isinstance(config, FactorizedConfig):
+        return FactorizedPrior(config, width, tokenizer.num_tokens, tokenizer.vocabulary)
+    # The tokens of a VQ lie on a grid, as TECO's do; categoricals have no places.
+    grid = tokenizer.grid if isinstance(tokenizer, VQTokenizer) else None
+    return MaskGITPrior(config, width, tokenizer.num_tokens, tokenizer.vocabulary, grid)
 
 
-FAMILIES = (Family(name="STORM", config=StormConfig, paper=StormConfig(), build=build),)
+FAMILIES = (
+    Family(name="STORM", config=StormConfig, paper=StormConfig(), build=build),
+    Family(name="GITSTORM", config=StormConfig, paper=StormConfig(prior=MaskGITConfig()), build=build),
+)

@@ -120,7 +120,8 @@ def lines() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("family", [name for name, config in CONFIGS.items() if not isinstance(config, StepVQConfig)])
 def test_every_family_goes_the_whole_way(family: str, script: Any) -> None:
     """From data to an environment, with its fidelity in the card."""
-    joint = {"tokenizer_updates": None, "dynamics_updates": None, "joint_updates": 4} if family == "STORM" else {}
+    at_once = isinstance(CONFIGS[family], StormConfig)
+    joint = {"tokenizer_updates": None, "dynamics_updates": None, "joint_updates": 4} if at_once else {}
     fit(script, family=SPELLINGS[family], **joint)
     envs = gym.make_vec(f"dreamenvs/{family}-Dots-v0", num_envs=3, checkpoint="dream", obs_type="latent")
     observations, _ = envs.reset(seed=0)
