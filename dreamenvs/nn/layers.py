@@ -54,7 +54,7 @@ def tall_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     first, *others = range(0, weight.shape[1], MAX_SUM)
     results = F.linear(rows[:, first : first + MAX_SUM], weight[:, first : first + MAX_SUM], bias)
     for start in others:
-        results.addmm_(rows[:, start : start + MAX_SUM], weight[:, start : start + MAX_SUM].t())
+        torch.addmm(results, rows[:, start : start + MAX_SUM], weight[:, start : start + MAX_SUM].t(), out=results)
     return results[:count].view(*inputs.shape[:-1], -1)
 
 
@@ -72,7 +72,7 @@ def add_tall_linear(hidden: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
     if torch.is_grad_enabled() or weight.shape[1] > MAX_SUM:
         return hidden + tall_linear(inputs, weight)
     (sums, count), (rows, _) = _pad_rows(hidden), _pad_rows(inputs)
-    return sums.addmm_(rows, weight.t())[:count].view(hidden.shape)
+    return torch.addmm(sums, rows, weight.t(), out=sums)[:count].view(hidden.shape)
 
 
 def _pad_rows(inputs: Tensor) -> tuple[Tensor, int]:

@@ -143,15 +143,28 @@ class MaskGITPrior(nn.Module):
         With as many rounds as tokens nothing is taken to be independent. Compare the sums, not single tokens, with the
         factorised prior's: what `one_pass_logits` cannot know of a token is what the others tell of it.
         """
+        rounds = rounds or self.config.draft
+        if not 1 <= rounds <= self.num_tokens:
+            raise ValueError(f"rounds is 1 to {self.num_tokens}, the tokens of a frame, not {rounds}")
         own, shown = self._condition(hidden), self._nothing(hidden)
         logits = own.new_empty(*tokens.shape, self.vocabulary)
-        for chosen, _ in draft_and_revise(noise, self.num_tokens, (rounds or self.config.draft,)):
+        for chosen, _ in draft_and_revise(noise, self.num_tokens, (rounds,)):
             part = self._logits(own, shown, chosen)
             if chosen is None:
                 return part
             logits.scatter_(1, chosen[..., None].expand_as(part), part)
             shown.scatter_(1, chosen, tokens.gather(1, chosen))
         return logits
+
+    def log_likelihood(self, hidden: Tensor, tokens: Tensor, past: Tensor) -> Tensor:
+        """(N, K) nats, negative, of tokens (N, K) in the rounds of the draft: implements `ScoringPrior`.
+
+        The order of the parts is random, but the same for the same hidden vector, and none of the tokens' business: so
+        the sum is a frame's probability. How likely a revision makes a frame nobody can say; the draft stands for it.
+        """
+        seeds = hidden.float().sum(1).view(torch.int32).long()
+        logits = self.chain_logits(hidden, tokens, Noise(seeds, torch.zeros_like(seeds)))
+        return logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
 
     def sample(self, hidden: Tensor, noise: Noise, past: Tensor) -> tuple[Tensor, Tensor]:
         """Draft and revise (algorithms 1 and 2), all rows at once: as many passes as the config says."""

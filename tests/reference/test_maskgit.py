@@ -214,7 +214,7 @@ def test_the_loss_is_a_loop_over_hidden_tokens(
         for k in range(TOKENS):
             if not HIDE[row, k]:
                 continue
-            p = target.logits[row, k].softmax(0)
+            p = target.logits[row, k].detach().softmax(0)
             if isinstance(objective, KLObjective):
                 total += sum(float(p[v] * (p[v].log() - log_q[k, v])) for v in range(VOCABULARY))
             else:
