@@ -107,6 +107,13 @@ def choose_source(
     return replace(source, options={**source.options, **chosen})
 
 
+def default_policy(env_id: str) -> PolicyName:
+    """Who plays when nobody is asked for."""
+    if env_id.startswith("ALE/Pong-"):
+        return "tracker"
+    return "persistent" if env_id.startswith("dm_control/") else "random"
+
+
 def build_policy(
     name: PolicyName,
     env_id: str,

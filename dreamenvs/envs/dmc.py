@@ -18,6 +18,9 @@ Quality = Literal["fast", "full"]
 CAMERAS = {"quadruped": 2}
 """The usual camera of a domain, where it is not the first: that of the quadruped looks from too far away."""
 
+UNBOUNDED = 1e10
+"""What the suite states where there is no bound."""
+
 
 class RenderingError(RuntimeError):
     """MuJoCo cannot draw on this machine."""
@@ -66,13 +69,14 @@ class DMCEnv(gymnasium.Env[NDArray[np.uint8], NDArray[np.float32]]):
         self._control = suite.load(domain, task, task_kwargs={"random": 0})  # reset gives another seed
         self.metadata["render_fps"] = round(1 / (self._control.control_timestep() * config.repeat))
         self._physics = self._control.physics
-        if config.camera >= self._physics.model.ncam:
-            raise ValueError(f"{domain} has {self._physics.model.ncam} cameras, numbered from 0, and no {config.camera}")
+        cameras = self._physics.model.ncam
+        if config.camera >= cameras:
+            raise ValueError(f"{domain} has {cameras} cameras, numbered from 0, and no camera {config.camera}")
         self._camera: Any = None
         bounds = self._control.action_spec()
         low, high = np.broadcast_arrays(bounds.minimum.astype(np.float32), bounds.maximum.astype(np.float32))
-        if not np.isfinite([low, high]).all():
-            raise ValueError(f"the actions of {domain}-{task} have no bounds, which a dream needs: {bounds}")
+        if np.abs([low, high]).max() >= UNBOUNDED:
+            raise ValueError(f"the actions of {domain}-{task} have no bounds, which a dream needs")
         self.action_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
         self.observation_space = gymnasium.spaces.Box(0, 255, (config.size, config.size, 3), np.uint8)
 
@@ -92,9 +96,7 @@ class DMCEnv(gymnasium.Env[NDArray[np.uint8], NDArray[np.float32]]):
         self._control.reset()
         return self._picture(), {}
 
-    def step(
-        self, action: NDArray[np.float32]
-    ) -> tuple[NDArray[np.uint8], SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.uint8], SupportsFloat, bool, bool, dict[str, Any]]:
         """One action, `repeat` times; MuJoCo clips it to its bounds."""
         control = np.asarray(action, np.float64)
         if control.shape != self.action_space.shape or not np.isfinite(control).all():

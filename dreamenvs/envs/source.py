@@ -40,7 +40,7 @@ def make_source(source: SourceEnv, observation_shape: tuple[int, int, int] | Non
     check_source(source)
     options = dict(source.options)
     limit = options.pop("max_episode_steps", None)
-    _import_namespace(source.id)
+    _import_namespace(source.id, source.preprocessing)
     try:
         env = RECIPES[source.preprocessing](source.id, {**source.kwargs, **kwargs}, options)
     except TypeError as error:
@@ -106,7 +106,7 @@ def _namespace(env_id: str) -> str:
     return env_id.partition("/")[0]
 
 
-def _import_namespace(env_id: str) -> None:
+def _import_namespace(env_id: str, preprocessing: str) -> None:
     """Register the ids of a known namespace; any other id must be registered already."""
     namespace = _namespace(env_id)
     if namespace not in MODULES:
@@ -116,6 +116,8 @@ def _import_namespace(env_id: str) -> None:
     try:
         if namespace == "dm_control":
             import_suite()
+            if preprocessing == "dmc":
+                return  # builds its tasks itself; only the others need the ids that shimmy registers
         module = import_module(MODULES[namespace])
     except ImportError as error:
         raise ImportError(f'{env_id} needs an extra: pip install "dreamenvs[{EXTRAS[namespace]}]"') from error
