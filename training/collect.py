@@ -166,18 +166,20 @@ def collect_into(
     env = make_source(source)
     spec = describe(env, world=world_name(source.id), source=source)
     name = policy if isinstance(policy, str) else type(policy).__name__
-    named = isinstance(policy, str)
-    if not isinstance(replay, Replay):
-        replay = Replay.open(replay) if (replay / "index.json").exists() else Replay.create(replay, spec)
-    if replay.spec != spec:
-        raise SystemExit(f"{replay.directory} holds another world: {'; '.join(differences(replay.spec, spec))}")
-    if named and any((note.get("policy"), note.get("seed")) == (name, seed) for note in replay.notes):
-        raise SystemExit(f"{replay.directory} has these episodes already: {name}, seed {seed}; choose another seed")
+    if isinstance(replay, Path) and (replay / "index.json").exists():
+        replay = Replay.open(replay)
+    if isinstance(replay, Replay):
+        if replay.spec != spec:
+            raise SystemExit(f"{replay.directory} holds another world: {'; '.join(differences(replay.spec, spec))}")
+        named = isinstance(policy, str)
+        if named and any((note.get("policy"), note.get("seed")) == (name, seed) for note in replay.notes):
+            raise SystemExit(f"{replay.directory} has these episodes already: {name}, seed {seed}; choose another seed")
     rows: AnyEnv = make_rows(source, num_envs) if num_envs > 1 else env
     summaries: list[Summary] = []
     try:
         if isinstance(policy, str):
             policy = build_policy(policy, source.id, env.action_space, seed, epsilons, rows)
+        replay = replay if isinstance(replay, Replay) else Replay.create(replay, spec)
         with tqdm(total=steps, unit="step", mininterval=1.0, disable=not bar) as progress:
             episodes = collect(rows, Ticking(policy, progress), steps, seed)
             replay.append(summarise(episodes, summaries, progress), {"policy": name, "seed": seed, **(notes or {})})
