@@ -1,6 +1,6 @@
 """Tasks of the DeepMind Control Suite (Tassa et al., 2018) seen through a camera, drawn at the size of the observation.
 
-A task is built once and reset for every episode: each new one would leak about a megabyte of the drawing library's.
+A task and its camera are built once, and only reset from episode to episode.
 """
 
 from __future__ import annotations
