@@ -17,6 +17,9 @@ from torch.nn import functional as F
 from dreamenvs.types import ContinuousActions, DiscreteActions
 
 Actions = DiscreteActions | ContinuousActions
+ROUNDING = 1e-6
+"""The share of its range by which a continuous action may miss its bounds: policies that scale their outputs to the
+bounds in float32, such as SAC of Stable-Baselines3, do so at times. It is then put on the bound."""
 
 
 class ActionEncoder(nn.Module):
@@ -53,10 +56,11 @@ def check_actions(kind: Actions, actions: object, rows: int) -> Tensor:
     shape = (rows, *low.shape)
     if values.shape != shape:
         raise ValueError(f"actions must have shape {shape}, one per row, not {tuple(values.shape)}")
-    allowed = (values >= low) & (values <= high)  # NaN fails both
+    slack = 0 if discrete else ROUNDING * (high - low)
+    allowed = (values >= low - slack) & (values <= high + slack)  # NaN fails both
     if not bool(allowed.all()):
         raise ValueError(_describe_first(kind, values, allowed))
-    return values
+    return values if discrete else torch.clamp(values, low, high)
 
 
 def _to_tensor(actions: object, wanted: Literal["integers", "floats"]) -> Tensor:

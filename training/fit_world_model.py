@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 import tyro
-from collect import choose_source, collect_into, world_name
+from collect import choose_source, collect_into, default_policy, world_name
 from interruption import interruption
 from monitor import Monitor
 from presets import model_config
@@ -188,9 +188,8 @@ def open_replay(args: Args) -> Replay:
         return replay
     if args.data is not None and args.env is None:
         raise SystemExit(f"there are no episodes in {directory}; with --env they are collected first")
-    policy: Any = "tracker" if env.startswith("ALE/Pong-") else "random"
     print(f"collecting {args.collect_steps:,} steps of {env} into {directory}")
-    return collect_into(directory, choose_source(env), policy, args.collect_steps, seed=args.seed)
+    return collect_into(directory, choose_source(env), default_policy(env), args.collect_steps, seed=args.seed)
 
 
 def fit_dream(recipe: Recipe, replay: Replay, directory: Path, out: Path, book: Bookkeeping) -> Path:

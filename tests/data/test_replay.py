@@ -313,10 +313,19 @@ def test_notes_that_cannot_be_written_are_refused_before_the_work(tmp_path: Path
 
 def test_continuous_actions(tmp_path: Path) -> None:
     spec = replace(SPEC, actions=ContinuousActions(low=(-1.0, 0.0), high=(1.0, 0.3)))
-    episode = Episode(**{**vars(noise(6)), "actions": np.linspace(0, 1, 12, dtype=np.float32).reshape(6, 2)})
+    actions = np.linspace([-1, 0], [1, 0.3], 6, dtype=np.float32)
+    episode = Episode(**{**vars(noise(6)), "actions": actions})
     replay = Replay.create(tmp_path, spec)
     replay.append([episode])
     assert_same(Replay.open(tmp_path)[0], episode)
+    for beyond in (0.31, np.nan):
+        wrong = actions.copy()
+        wrong[4, 1] = beyond
+        with pytest.raises(
+            ValueError, match=rf"action {beyond} of step 4, dimension 1; those of .* are 0 to 0.3: clip"
+        ):
+            replay.append([Episode(**{**vars(episode), "actions": wrong})])
+    assert len(Replay.open(tmp_path)) == 1
 
 
 def change_index(directory: Path, **changes: object) -> None:
