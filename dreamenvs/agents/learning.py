@@ -54,8 +54,8 @@ class LearningConfig:
     """Whether advantages are divided by the scale of returns."""
     scale_decay: float = 0.99
     centred: bool = False
-    """Whether the mean of a batch's advantages is taken from each. Not the papers': while a critic is yet too low, every
-    action that is tried looks good, and in few large updates a policy grows certain of whatever it did first."""
+    """Whether the mean of a batch's advantages is taken from each. Not the papers': while a critic is yet too low,
+    every action that is tried looks good, and in few large updates a policy grows certain of what it did first."""
     temperature: float = 1.0
     """Of the imagined frames."""
 
@@ -198,7 +198,9 @@ class Learner:
         norm = float(nn.utils.clip_grad_norm_(self._parameters, config.clip))
         if not math.isfinite(norm):
             self._optimizer.zero_grad(set_to_none=True)
-            raise NonFiniteLossError(f"the agent's loss is {float(loss)} and its gradient {norm} at update {update}")
+            raise NonFiniteLossError(
+                f"the agent's loss is {float(loss.detach())} and its gradient {norm} at update {update}"
+            )
         self._optimizer.step()
         if self.slow is not None:
             with torch.no_grad():
