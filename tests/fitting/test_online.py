@@ -188,7 +188,7 @@ def test_the_events_come_in_the_order_of_the_papers(tmp_path: Path) -> None:
     online = build(tmp_path)
     counts = {"tokenizer": 0, "dynamics": 0, "agent": 0}
     order = ("collect", *counts, "evaluation")
-    last = "collect"
+    last, before = "collect", 0
     for event in online.run():
         if event.name == "collect":
             clock = event.clock
