@@ -34,10 +34,10 @@ class Player(Protocol):
         """What it has in mind after real frames (B, T); the last action of the context has not been taken yet."""
         ...
 
-    def act(self, mind: Any, seeds: Tensor, temperature: float) -> Tensor:
-        """Actions (B,) or (B, A), drawn with the seeds (B,)."""
+    def act(self, mind: Any, seeds: Tensor, temperature: float) -> tuple[Tensor, Any]:
+        """Actions (B,) or (B, A), drawn with the seeds (B,), and what it has in mind when it has chosen them."""
         ...
 
     def see(self, mind: Any, actions: Tensor, frames: Tensor) -> Any:
-        """What it has in mind after the actions that were taken, and the frames (B, C, H, W) that came of them."""
+        """What it has in mind after the actions that were taken in the end, and the frames (B, C, H, W) thereafter."""
         ...

@@ -231,7 +231,8 @@ class Online:
         seeds = torch.from_numpy(rng.integers(2**62, size=rows))
         actions = sample_actions(kind, rows, torch.Generator().manual_seed(int(rng.integers(2**62))))
         if mind is not None:
-            chosen = self.player.act(mind, seeds, self.schedule.temperature).cpu()
+            answer, mind = self.player.act(mind, seeds.to(self._device), self.schedule.temperature)
+            chosen = answer.cpu()
             random = torch.from_numpy(rng.random(rows) < self.schedule.epsilon)
             actions = torch.where(random if chosen.ndim == 1 else random[:, None], actions, chosen)
         gathered = self.gatherer.step(actions.numpy())

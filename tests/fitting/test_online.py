@@ -57,7 +57,7 @@ class Tilting(nn.Module):
             state = model.observe(context)
             rows = len(context.actions)
             seeds = torch.arange(rows) + 1000 * update
-            actions = self.act(state, seeds, 1.0)
+            actions, _ = self.act(state, seeds, 1.0)
             features = model.features(state)
             _, outcome = model.step(state, actions, Noise(seeds, torch.zeros(rows, dtype=torch.int64)))
             self.layer.weight[actions] += 0.1 * (outcome.rewards[:, None] + 0.1) * features
@@ -75,9 +75,9 @@ class Tilting(nn.Module):
         return tree.map(torch.clone, self.model.observe(context))
 
     @torch.no_grad()
-    def act(self, mind: Any, seeds: Tensor, temperature: float) -> Tensor:
+    def act(self, mind: Any, seeds: Tensor, temperature: float) -> tuple[Tensor, Any]:
         logits = self.layer(self.model.features(mind))[:, None]
-        return Noise(seeds, torch.zeros_like(seeds), temperature).categorical(logits)[:, 0]
+        return Noise(seeds, torch.zeros_like(seeds), temperature).categorical(logits)[:, 0], mind
 
     @torch.no_grad()
     def see(self, mind: Any, actions: Tensor, frames: Tensor) -> Any:
