@@ -14,6 +14,8 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dreamenvs.nn.choices import Categorical, TruncatedNormal
+from dreamenvs.random import Noise
 from dreamenvs.types import ContinuousActions, DiscreteActions
 
 Actions = DiscreteActions | ContinuousActions
@@ -43,6 +45,51 @@ class ActionEncoder(nn.Module):
 
     def forward(self, actions: Tensor) -> Tensor:
         return self.encode(actions)
+
+
+class ActionChoice(nn.Module):
+    """What a policy network's outputs (…, O) say of actions: a categorical, or a truncated normal inside the bounds.
+
+    Of continuous actions, probabilities are densities of the action scaled to [-1, 1].
+    """
+
+    def __init__(self, actions: Actions, unimix: float = 0.0) -> None:
+        super().__init__()
+        self.encoder = ActionEncoder(actions)
+        width = self.encoder.width
+        discrete = isinstance(actions, DiscreteActions)
+        self.distribution = Categorical(width, unimix) if discrete else TruncatedNormal(width)
+
+    @property
+    def outputs(self) -> int:
+        """O, the outputs that a network must have."""
+        return self.distribution.outputs
+
+    def sample(self, outputs: Tensor, noise: Noise, draw: int = 0) -> Tensor:
+        """Actions (B,) or (B, A), drawn for outputs (B, O)."""
+        return self._to_bounds(self.distribution.sample(outputs, noise, draw))
+
+    def mode(self, outputs: Tensor) -> Tensor:
+        """The most likely actions (…) or (…, A)."""
+        return self._to_bounds(self.distribution.mode(outputs))
+
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """(…) for outputs (…, O) and actions (…) or (…, A)."""
+        return self.distribution.log_prob(outputs, self._from_bounds(actions))
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """(…) in nats."""
+        return self.distribution.entropy(outputs)
+
+    def _to_bounds(self, values: Tensor) -> Tensor:
+        kind = self.encoder.actions
+        if isinstance(kind, DiscreteActions):
+            return values
+        low, high = _bounds(kind, values.device)
+        return torch.clamp(self.encoder.centre + self.encoder.reach * values, low, high)
+
+    def _from_bounds(self, actions: Tensor) -> Tensor:
+        return actions if isinstance(self.encoder.actions, DiscreteActions) else self.encoder.encode(actions)
 
 
 def check_actions(kind: Actions, actions: object, rows: int) -> Tensor:

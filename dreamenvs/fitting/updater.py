@@ -9,14 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dreamenvs.nn.optimization import NonFiniteLossError as NonFiniteLossError
+from dreamenvs.nn.optimization import export_moments, restore_moments
 from dreamenvs.protocols import Stage
 from dreamenvs.types import Segment
-
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-
-
-class NonFiniteLossError(RuntimeError):
-    """A loss or its gradient was NaN or infinite; parameters and buffers are those before that update."""
 
 
 class Measured(NamedTuple):
@@ -63,23 +59,11 @@ class Updater:
 
     def export(self) -> dict[str, Tensor]:
         """The moments of every parameter and its number of updates; empty before the first one."""
-        states = self._optimizer.state_dict()["state"]
-        return {f"{index}.{name}": state[name] for index, state in states.items() for name in _MOMENTS}
+        return export_moments(self._optimizer)
 
     def restore(self, moments: Mapping[str, Tensor]) -> None:
         """Go on from what `export` gave."""
-        wanted = {f"{index}.{name}" for index in range(len(self._parameters)) for name in _MOMENTS}
-        if odd := sorted(set(moments) - wanted):
-            raise ValueError(f"the optimiser's state does not fit stage {self.stage.name!r}: {odd[0]!r:.60}")
-        states: dict[int, dict[str, Tensor]] = {}
-        for key, value in moments.items():
-            index, _, name = key.partition(".")
-            parameter = self._parameters[int(index)]
-            if value.shape != (() if name == "step" else parameter.shape):
-                raise ValueError(f"the optimiser's {key} has the shape {tuple(value.shape)}, not the parameter's")
-            # A copy, since what a file gives need not be aligned as torch's own memory is.
-            states.setdefault(int(index), {})[name] = value.clone()
-        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": states})
+        restore_moments(self._optimizer, self._parameters, moments, f"stage {self.stage.name!r}")
 
     @torch.no_grad()
     def _refuse(
