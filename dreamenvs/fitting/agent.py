@@ -27,7 +27,7 @@ class Learner(Protocol):
         ...
 
 
-class Player(Protocol):
+class Actor(Protocol):
     """The agent in real episodes. What it has in mind is a tree of tensors with the rows first."""
 
     def begin(self, context: Segment) -> Any:

@@ -25,7 +25,7 @@ from dreamenvs.data.experience import OpenEpisode
 from dreamenvs.data.gathering import Gatherer
 from dreamenvs.data.samplers import Sampler, UniformSampler
 from dreamenvs.data.segments import cut_segments, start_contexts
-from dreamenvs.fitting.agent import Learner, Player
+from dreamenvs.fitting.agent import Learner, Actor
 from dreamenvs.fitting.online_state import Counters, OnlineState, write_online
 from dreamenvs.fitting.schedule import Pace, Schedule
 from dreamenvs.fitting.state import StateError
@@ -56,7 +56,7 @@ class Online:
         self,
         model: WorldModel[Any],
         learner: Learner,
-        player: Player,
+        actor: Actor,
         gatherer: Gatherer,
         schedule: Schedule,
         *,
@@ -69,7 +69,7 @@ class Online:
 
         `evaluate` is given the number of the evaluation and says what it measured, as JSON.
         """
-        self.model, self.learner, self.player, self.schedule = model, learner, player, schedule
+        self.model, self.learner, self.actor, self.schedule = model, learner, actor, schedule
         self.gatherer, self.experience = gatherer, gatherer.experience
         self.curve: list[dict[str, Any]] = []
         self._module = cast(nn.Module, model)
@@ -231,21 +231,21 @@ class Online:
         seeds = torch.from_numpy(rng.integers(2**62, size=rows))
         actions = sample_actions(kind, rows, torch.Generator().manual_seed(int(rng.integers(2**62))))
         if mind is not None:
-            answer, mind = self.player.act(mind, seeds.to(self._device), self.schedule.temperature)
+            answer, mind = self.actor.act(mind, seeds.to(self._device), self.schedule.temperature)
             chosen = answer.cpu()
             random = torch.from_numpy(rng.random(rows) < self.schedule.epsilon)
             actions = torch.where(random if chosen.ndim == 1 else random[:, None], actions, chosen)
         gathered = self.gatherer.step(actions.numpy())
         if mind is not None:
-            mind = self.player.see(mind, actions.to(self._device), self._pixels(gathered.frames))
+            mind = self.actor.see(mind, actions.to(self._device), self._pixels(gathered.frames))
             for row in np.flatnonzero(gathered.begins).tolist():
-                fresh = self.player.begin(self._context(self.gatherer.current[row]))
+                fresh = self.actor.begin(self._context(self.gatherer.current[row]))
                 mind = tree.put_rows(mind, torch.tensor([row], device=self._device), fresh)
         return mind, gathered.returns
 
     def _remember(self) -> Any:
         """What the agent has in mind after the last frames of the episodes that are going on."""
-        return tree.concatenate([self.player.begin(self._context(episode)) for episode in self.gatherer.current])
+        return tree.concatenate([self.actor.begin(self._context(episode)) for episode in self.gatherer.current])
 
     def _context(self, episode: OpenEpisode) -> Segment:
         """The last frames of an episode, with an action that nobody reads after the last one."""

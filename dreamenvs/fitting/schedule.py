@@ -16,7 +16,7 @@ class Pace:
     start: int = 0
     """Ticks before which there are none."""
     first: int = 0
-    """Updates that are due at once when the clock passes `start`, besides."""
+    """Updates that are due at once when the clock reaches `start`, besides."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rate < 1e6 or min(self.start, self.first) < 0:
@@ -24,7 +24,7 @@ class Pace:
 
     def due(self, clock: int) -> int:
         """How many updates there should have been when the clock says so; a fraction waits until it is whole."""
-        if clock <= self.start:
+        if clock < self.start:
             return 0
         # As people mean it: 0.1 is a tenth, and after ten ticks one update is due, whatever the float lacks.
         return self.first + int(Fraction(self.rate).limit_denominator(10**6) * (clock - self.start))
