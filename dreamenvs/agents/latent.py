@@ -49,6 +49,8 @@ class LatentAgent(nn.Module):
         unimix: float = 0.0,
     ) -> None:
         super().__init__()
+        self.config: LatentConfig | None = None
+        """Where there is one, from which the networks are built again."""
         self.spec = spec
         self.choice = ActionChoice(spec.actions, unimix)
         self.values: Values = build_values(values)
@@ -75,7 +77,9 @@ def build_latent(config: LatentConfig, spec: AgentSpec) -> LatentAgent:
     values, choice = build_values(config.values), ActionChoice(spec.actions)
     actor = _network(config, spec.num_features, config.actor_units, choice.outputs)
     critic = _network(config, spec.num_features, config.critic_units, values.outputs)
-    return LatentAgent(spec, actor, critic, values=config.values, unimix=config.unimix)
+    agent = LatentAgent(spec, actor, critic, values=config.values, unimix=config.unimix)
+    agent.config = config
+    return agent
 
 
 def _network(config: LatentConfig, width: int, units: int, outputs: int) -> nn.Sequential:

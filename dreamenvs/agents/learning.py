@@ -30,6 +30,8 @@ class LearningConfig:
     """Trajectories of an update."""
     context: int = 8
     """Real frames before the first imagined step."""
+    warm_up: int = 0
+    """How many of them, the last ones, the world model sees; 0 for all. The others are for a recurrent agent alone."""
     horizon: int = 16
     discount: float = 0.985
     trace: float = 0.95
@@ -96,7 +98,7 @@ class Learner:
 
     def update(self, model: WorldModel[Any], context: Segment, update: int) -> dict[str, float]:
         """Update number `update`, from real start contexts (B, C): imagine from there, and learn from it."""
-        start = start_imagination(model, self.agent, context)
+        start = start_imagination(model, self.agent, context, self.config.warm_up)
         _, _, metrics = self.learn(model, start, update)
         return metrics
 

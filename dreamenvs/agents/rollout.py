@@ -55,29 +55,32 @@ def evaluating(model: WorldModel[Any]) -> Iterator[None]:
 
 
 @torch.no_grad()
-def start_imagination(model: WorldModel[Any], agent: Agent[Any], context: Segment) -> Moment[Any, Any]:
+def start_imagination(
+    model: WorldModel[Any], agent: Agent[Any], context: Segment, warm_up: int = 0
+) -> Moment[Any, Any]:
     """The moment after real contexts (B, T): the agent has seen all frames but the last, with the actions after them.
 
     Recurrent agents are burnt in so. The published REM leaves the actions out there, and meets its first imagined steps
-    with a memory such as it never has later.
+    with a memory such as it never has later. The model is warmed up on the last `warm_up` frames, or on all with 0.
     """
+    recent = tree.map(lambda leaf: leaf[:, -warm_up:], context)
     with evaluating(model):
         rows, steps = context.actions.shape[:2]
         memory = agent.begin(rows)
         if steps == 1 or not tuple(tree.leaves(memory)):
-            return Moment(model.observe(context), memory)
+            return Moment(model.observe(recent), memory)
         if agent.spec.obs_type == "rgb":
             for step in range(steps - 1):
                 _, memory = agent.act(context.observations[:, step], memory)
                 memory = agent.remember(memory, context.actions[:, step])
-            return Moment(model.observe(context), memory)
+            return Moment(model.observe(recent), memory)
         # Only the model knows what tokens and features of the earlier frames are, and it tells one by one.
         state = model.observe(tree.map(lambda leaf: leaf[:, :1], context))
         for step in range(1, steps):
             _, memory = agent.act(view_of(model, state, agent.spec.obs_type), memory)
             memory = agent.remember(memory, context.actions[:, step - 1])
             state = model.update(state, context.actions[:, step - 1], context.observations[:, step])
-        return Moment(state, memory)
+        return Moment(model.observe(recent) if warm_up else state, memory)
 
 
 @torch.no_grad()
