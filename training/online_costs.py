@@ -114,7 +114,7 @@ def _table(costs: list[Cost], online: Online, preset: Preset) -> str:
     columns = ["", "updates", "s/update", "GFLOP/update", "PFLOP", "hours"]
     return (
         f"{text_table(columns, rows)}\n"
-        f"altogether {total:,.3g} PFLOP, {hours:,.3g} hours at the rate measured now, {torch.get_num_threads()} threads; "
+        f"altogether {total:,.3g} PFLOP, {hours:,.3g} hours as measured now on {torch.get_num_threads()} threads; "
         "real steps and evaluations not counted\n"
         f"memory about {memory / 2**30:.2g} GiB for weights, moments, gradients and one update; "
         f"{disk / 2**30:.2g} GiB of frames on disk"

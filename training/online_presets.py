@@ -143,13 +143,13 @@ SMALL_LOOP = Schedule(
     chunk=500,
     warmup=1_000,
     stages={
-        "tokenizer": Pace(rate=0.02, start=1_000, first=800),
-        "dynamics": Pace(rate=0.15, start=1_000, first=300),
+        "tokenizer": Pace(rate=0.01, start=1_000, first=600),
+        "dynamics": Pace(rate=0.12, start=1_000, first=300),
     },
-    agent=Pace(rate=0.3, start=2_000),
+    agent=Pace(rate=0.08, start=2_000),
     epsilon=0.02,
     context=8,
-    evaluate_every=5_000,
+    evaluate_every=4_000,
 )
 """About half an hour on one core in MinAtar."""
 
@@ -215,11 +215,14 @@ def small_preset(family: str) -> Preset:
     """A loop for two cores; of the frame-level families with a token for each cell of MinAtar."""
     cells = family in ("STEPVQ", "STEPVQT")
     config = model_config(family, "cells" if cells else "small")
-    schedule = SMALL_LOOP
-    if isinstance(config.optimization, JointOptimization):
+    schedule, turns, agent = SMALL_LOOP, config.optimization, default_recipe(family, "small")
+    if isinstance(turns, JointOptimization):
         schedule = replace(schedule, stages={"world_model": schedule.stages["dynamics"]})
+    elif cells:
+        config = replace(config, optimization=replace(turns, dynamics=replace(turns.dynamics, rows=16, length=24)))
+    learning = replace(agent.learning, rows=64, discount=0.98, entropy=0.01)
     evaluation = Evaluation(episodes=20, num_envs=20, max_episode_steps=2_000)
-    return Preset(config=config, agent=default_recipe(family, "small"), schedule=schedule, evaluation=evaluation)
+    return Preset(config=config, agent=replace(agent, learning=learning), schedule=schedule, evaluation=evaluation)
 
 
 def sources(env: str, preset: Preset) -> tuple[SourceEnv, SourceEnv]:
