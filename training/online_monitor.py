@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import time
 from typing import Any
 
 from monitor import open_board
@@ -13,6 +14,8 @@ from tqdm import tqdm
 from dreamenvs.fitting.online import Event, Online
 from dreamenvs.fitting.online_state import Counters
 
+SECONDS = 2.0
+"""From one drawing of the bar to the next."""
 EVERY = 25
 """Updates of a part whose average is one line of metrics."""
 
@@ -31,10 +34,9 @@ class OnlineMonitor:
         self._board = open_board(run, online.counters.clock)
         end = online.schedule.end
         layout = "{desc} {percentage:3.0f}%|{bar:20}| {n_fmt}/{total_fmt} steps [{elapsed}{postfix}]"
-        self.bar = tqdm(
-            total=end, initial=online.counters.clock, desc="online", bar_format=layout, mininterval=2, unit="step"
-        )
+        self.bar = tqdm(total=end, initial=online.counters.clock, desc="online", bar_format=layout, unit="step")
         self._shown: dict[str, str] = {}
+        self._drawn = 0.0
 
     def record(self, event: Event) -> None:
         """One event."""
@@ -47,9 +49,11 @@ class OnlineMonitor:
             self._write(recent)
             self._recent[kind] = []
         if kind == "collect":
-            self.bar.update(event.clock - self.bar.n)
-        self.bar.set_postfix({"left": self.left(), **self._shown}, refresh=False)
-        self.bar.update(0)
+            self.bar.n = event.clock
+        # The bar does not move while a round's updates are made up for, and would not be drawn by itself.
+        if time.monotonic() - self._drawn >= SECONDS or event.clock == self.bar.total:
+            self.bar.set_postfix({"left": self.left(), **self._shown}, refresh=True)
+            self._drawn = time.monotonic()
 
     def left(self) -> str:
         """How long the rest will take, by what was measured; of parts that have not begun nothing is known yet."""
