@@ -82,13 +82,13 @@ DELTA_IRIS = Recipe(
 SMALL_LATENT = Recipe(
     agent=LatentConfig(actor_units=128, critic_units=128, norm="rms", activation="silu"),
     obs_type="latent",
-    learning=LearningConfig(rows=128, context=4, rate=1e-3, entropy=3e-3, discount=0.985),
+    learning=LearningConfig(rows=64, context=4, rate=2e-3, entropy=5e-3, slow_weight=0.1, centred=True),
 )
 
-_SMALL: dict[str, Any] = {"rows": 64, "context": 4, "horizon": 16, "discount": 0.985, "rate": 1e-3, "entropy": 3e-3}
+_SMALL: dict[str, Any] = {"rows": 64, "context": 4, "rate": 1e-3, "entropy": 5e-3, "slow_weight": 0.0, "centred": True}
 
 SMALL_PIXELS = Recipe(
-    agent=RecurrentConfig(encoder=PixelEncoderConfig(channels=(16, 32, 32)), units=128, values="two_hot"),
+    agent=RecurrentConfig(encoder=PixelEncoderConfig(channels=(16, 32, 32)), units=128, norm=True),
     obs_type="rgb",
     learning=LearningConfig(**_SMALL),
 )
@@ -98,7 +98,7 @@ SMALL_TOKENS = Recipe(
         encoder=TokenEncoderConfig(width=16, channels=(32, 32), units=128),
         units=128,
         action_inputs=True,
-        values="two_hot",
+        norm=True,
     ),
     obs_type="tokens",
     learning=LearningConfig(**_SMALL),

@@ -53,6 +53,9 @@ class LearningConfig:
     scaled: bool = True
     """Whether advantages are divided by the scale of returns."""
     scale_decay: float = 0.99
+    centred: bool = False
+    """Whether the mean of a batch's advantages is taken from each. Not the papers': while a critic is yet too low, every
+    action that is tried looks good, and in few large updates a policy grows certain of whatever it did first."""
     temperature: float = 1.0
     """Of the imagined frames."""
 
@@ -122,7 +125,7 @@ class Learner:
         config, valid, values = self.config, trajectory.valid, self.agent.values
         judged = self.agent.judge(trajectory.views, trajectory.actions, memory)
         with torch.no_grad():
-            own = values.mean(judged.values)
+            own = values.mean(judged.values.detach())
             slow = own
             if self.slow is not None:
                 slow = values.mean(self.slow.judge(trajectory.views, trajectory.actions, memory).values)
@@ -137,6 +140,8 @@ class Learner:
             )
             divisor = self.scale.update(returns, valid) if config.scaled else torch.ones_like(returns[0, 0])
             advantages = (returns - known[:, :-1]) / divisor
+            if config.centred:
+                advantages = advantages - masked_mean(advantages, valid)
         entropy = self.agent.choice.entropy(judged.outputs)
         log_probs = self.agent.choice.log_prob(judged.outputs, trajectory.actions)
         actor = reinforce_loss(log_probs, advantages, entropy, valid, config.entropy)
