@@ -221,9 +221,8 @@ def small_preset(family: str) -> Preset:
         schedule = replace(schedule, stages={"world_model": schedule.stages["dynamics"]})
     elif cells:
         config = replace(config, optimization=replace(turns, dynamics=replace(turns.dynamics, rows=16, length=24)))
-    learning = replace(agent.learning, rows=64, discount=0.98, entropy=0.01)
     evaluation = Evaluation(episodes=20, num_envs=20, max_episode_steps=2_000)
-    return Preset(config=config, agent=replace(agent, learning=learning), schedule=schedule, evaluation=evaluation)
+    return Preset(config=config, agent=agent, schedule=schedule, evaluation=evaluation)
 
 
 def sources(env: str, preset: Preset) -> tuple[SourceEnv, SourceEnv]:
