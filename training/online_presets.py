@@ -71,6 +71,12 @@ class Preset:
     num_envs: int = 1
     """Real environments that are played side by side."""
 
+    def __post_init__(self) -> None:
+        if self.sampler == "frequency" and self.num_envs > 1:
+            raise ValueError(
+                "the frequency sampler counts steps by their place, which several open episodes would move"
+            )
+
 
 IRIS_PROTOCOL = Protocol(noop_max=30, test_noop_max=1, max_episode_steps=5_000)
 """Of IRIS, Δ-IRIS and REM: 20,000 emulator frames at most in a training episode."""

@@ -7,11 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
+import dreamenvs
+from dreamenvs.agents.saving import load_agent
 from dreamenvs.artifact import is_artifact
 
 pytest.importorskip("minatar")
@@ -53,3 +60,100 @@ def test_killed_at_any_moment_it_ends_alike(tmp_path: Path) -> None:
     assert len(results["final"]["returns"]) == results["final"]["episodes"] == 3
     assert results["protocol"]["settings"]["sticky_action_prob"] == 0.1
     assert str(tmp_path) not in (parts / "runs/tiny/results.json").read_text()
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The script as a module with a tiny preset, in an empty directory, registering nothing for good."""
+    monkeypatch.syspath_prepend(str(TRAINING))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    monkeypatch.setattr(sys, "argv", ["training/train_online.py", "--restart"])
+    registered, threads = dict(gym.registry), torch.get_num_threads()
+    import online_results
+    import train_online
+
+    from tests.scripts.online_run import tiny_preset
+
+    monkeypatch.setattr(train_online, "find_preset", tiny_preset)
+    monkeypatch.setattr(train_online, "measure", partial(train_online.measure, starts=8, horizon=3))
+    monkeypatch.setattr(online_results, "HELD_OUT_STEPS", 60)
+    yield train_online
+    gym.registry.clear()
+    gym.registry.update(registered)
+    torch.set_num_threads(threads)
+
+
+def train(script: Any, **changes: Any) -> None:
+    script.main(script.Args(**{"out": Path("dream"), "name": "mine", "threads": 1, **changes}))
+
+
+def stop_after(script: Any, events: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Press Ctrl-C after so many events."""
+    record, left = script.OnlineMonitor.record, [events]
+
+    def counted(self: Any, event: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        record(self, event)
+
+    monkeypatch.setattr(script.OnlineMonitor, "record", counted)
+
+
+def test_ctrl_c_says_how_to_go_on_and_the_end_tells_what_there_is(
+    script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="nothing to go on with"):
+        train(script, resume=True)
+    with monkeypatch.context() as patch:
+        stop_after(script, 15, patch)
+        with pytest.raises(SystemExit, match=r"stopped at step .*\n.* goes on: python training/train_online.py$"):
+            train(script)
+    with pytest.raises(SystemExit, match=r"holds another run: schedule\.steps was 80 and is 88"):
+        train(script, steps=88)
+    with pytest.raises(SystemExit, match="nothing to go on with"):
+        train(script, name="other", resume=True)
+    train(script, resume=True, costs=True)
+    printed = capsys.readouterr().out
+    assert "from step" in printed
+    assert "PFLOP" in printed
+    assert "GiB of frames on disk" in printed
+    assert "real return" in printed
+    assert "gymnasium.make('dreamenvs/STEPVQ-MinAtarBreakout-v0')" in printed
+    run = Path("runs/mine")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["clock"] for line in lines if line["part"] == "collect"] == [*range(8, 89, 8)]
+    assert json.loads((run / "timings.jsonl").read_text())["agent"] > 0
+    assert load_agent(run / "agent").spec.world == "MinAtarBreakout"
+    card = dreamenvs.load("dream").card
+    assert card["fitting"]["agent_updates"] == 11
+    assert card["fidelity"]["psnr"] > 0
+    results = (run / "results.json").read_bytes()
+    train(script)  # a finished run has nothing left to do but to be measured, and that comes out alike
+    assert (run / "results.json").read_bytes() == results
+    train(script, restart=True, seed=1)
+    assert (run / "results.json").read_bytes() != results
+
+
+def test_costs_are_measured_on_copies(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that was told its costs first ends as one that was not."""
+    train(script, name="plain", evaluate_every=0)
+    train(script, name="priced", evaluate_every=0, costs=True)
+    plain, priced = (Path(f"runs/{name}/results.json").read_bytes() for name in ("plain", "priced"))
+    assert plain == priced
+    assert json.loads(plain)["curve"] == []
+    table = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line]
+    assert [line for line in table if line[0] in ("tokenizer", "dynamics")] == [["tokenizer", "14"], ["dynamics", "8"]]
+    assert ["agent", "11"] in table
+
+
+def test_a_damaged_state_is_named(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(script, 15, patch)
+        with pytest.raises(SystemExit, match="stopped"):
+            train(script)
+    path = Path("runs/mine/state/weights.safetensors")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(SystemExit, match=r"cannot go on: .*weights.safetensors has .*\nbegin again with --restart"):
+        train(script)
