@@ -25,7 +25,7 @@ from dreamenvs.data.experience import OpenEpisode
 from dreamenvs.data.gathering import Gatherer
 from dreamenvs.data.samplers import Sampler, UniformSampler
 from dreamenvs.data.segments import cut_segments, start_contexts
-from dreamenvs.fitting.agent import Learner, Actor
+from dreamenvs.fitting.agent import Actor, Learner
 from dreamenvs.fitting.online_state import Counters, OnlineState, write_online
 from dreamenvs.fitting.schedule import Pace, Schedule
 from dreamenvs.fitting.state import StateError
