@@ -19,7 +19,10 @@ from dreamenvs.artifact import is_artifact
 
 
 class RunDirectory:
-    """`config.json`, `versions.json`, `metrics.jsonl`, `pictures/`, TensorBoard's events and `state/`."""
+    """`config.json`, `versions.json`, `metrics.jsonl`, `pictures/`, TensorBoard's events and `state/`.
+
+    Of an online run there are also `replay/`, `agent/`, `results.json` and `timings.jsonl`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,9 +61,9 @@ class RunDirectory:
         """Remove what a run writes, and nothing else."""
         if any(self.path.iterdir()) and not (self.path / "config.json").exists():
             raise SystemExit(f"{self.path} is not a run's directory: --restart removes nothing there")
-        for part in (self.state, self.pictures, self.path / "events"):
-            shutil.rmtree(part, ignore_errors=True)
-        for name in ("metrics.jsonl", "versions.json", "config.json"):
+        for part in ("state", "pictures", "events", "replay", "agent"):
+            shutil.rmtree(self.path / part, ignore_errors=True)
+        for name in ("metrics.jsonl", "timings.jsonl", "results.json", "versions.json", "config.json"):
             (self.path / name).unlink(missing_ok=True)
 
 

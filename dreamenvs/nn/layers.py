@@ -28,7 +28,7 @@ def row_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     results = _product(weight, rows.t(), bias).t()
     if count < MIN_ROWS:
         results = results[:count].contiguous()
-    return results.reshape(*inputs.shape[:-1], -1)
+    return results.reshape(*inputs.shape[:-1], len(weight))
 
 
 def _product(weight: Tensor, columns: Tensor, bias: Tensor | None) -> Tensor:

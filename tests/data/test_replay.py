@@ -388,3 +388,26 @@ def test_arrays_that_differ_from_the_index_and_pickles_are_refused(tmp_path: Pat
         (tmp_path / "index.json").write_text(json.dumps(index))
         with pytest.raises(ValueError, match=message):
             Replay.open(tmp_path)[0]
+
+
+def test_what_was_appended_last_can_be_forgotten(tmp_path: Path) -> None:
+    """A run that goes on from an earlier state has no use for what came later."""
+    replay = Replay.create(tmp_path, SPEC, {"made": "by hand"})
+    kept, lost = [noise(4, seed=1), noise(7, seed=2)], [noise(5, seed=3)]
+    replay.append(kept, {"round": 0})
+    replay.append(lost, {"round": 1})
+    assert replay[2].observations.shape[0] == 6  # its shard is open
+    with pytest.raises(ValueError, match="has 3 episodes, and no append ends with number 1"):
+        replay.truncate(1)
+    replay.truncate(2)
+    for seen in (replay, Replay.open(tmp_path)):
+        assert seen.lengths.tolist() == [4, 7]
+        assert [note.get("round") for note in seen.notes] == [None, 0]
+        assert np.array_equal(seen[1].observations, kept[1].observations)
+    assert not list(tmp_path.glob("000001-*")), "its files are gone"
+    other = noise(3, seed=9)
+    replay.append([other])
+    assert np.array_equal(replay[2].observations, other.observations), "and not those of before"
+    replay.truncate(0)
+    assert len(Replay.open(tmp_path)) == 0
+    assert Replay.open(tmp_path).notes == [{"made": "by hand"}]
