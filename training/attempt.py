@@ -141,7 +141,7 @@ def _finished(place: Path) -> Attempt | None:
 
 def _run_all(task: Task, place: Path, orders: Orders, lock: int) -> Attempt:
     deadline = None if task.seconds is None else time.monotonic() + task.seconds
-    (place / WORK).mkdir(exist_ok=True)
+    (place / WORK).mkdir(parents=True, exist_ok=True)
     code = 0
     with (place / "log.txt").open("ab") as log:
         for command in task.commands:

@@ -32,10 +32,14 @@ SCRIPTS: Mapping[str, Path] = {
     )
 }
 """What a study may run. Never suite.py, nor what runs other files: a study file could then run anything."""
-WORK = "run"
-"""The directory that a run's scripts work in, inside the run's own."""
-USUAL = ("train_online.py", "{family}", "--env", "{env}", "--preset", "small", "--seed", "{seed}")
-PLACEHOLDERS = ("family", "env", "seed", "directory", "threads")
+NAME = "run"
+WORK = f"runs/{NAME}"
+"""The directory that a run's scripts leave everything in, inside the run's own, where they are started."""
+USUAL = (
+    "train_online.py {family} --env {env} --preset small --seed {seed} --threads {threads} --name {name} "
+    "--out {directory}/dream {options}"
+)
+PLACEHOLDERS = ("family", "env", "seed", "name", "directory", "threads")
 OPTIONS = "{options}"
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -45,13 +49,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 class ReportConfig:
     """Where the figures of a report stand in the results file of a run, as keys with points between them."""
 
-    score: str = "evaluation.episode_return.mean"
+    score: str = "final.return.mean"
     """The return of a run."""
     curve: str | None = "curve"
     """A list of objects, the points of the learning curve; null where runs have none."""
-    curve_steps: str = "steps"
+    curve_steps: str = "step"
     """In a point: the real steps so far."""
-    curve_score: str = "episode_return.mean"
+    curve_score: str = "mean"
     """In a point: the return after so many."""
 
 
@@ -67,9 +71,9 @@ class Study:
     seeds: tuple[int, ...] = (0,)
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"": ()})
     """Names, and the extra words that stand for {options}; one with no name is called nothing."""
-    commands: tuple[tuple[str, ...], ...] = ((*USUAL, "--run", "{directory}", OPTIONS),)
-    """One after another, a script of training/ and its words, which may hold {family}, {env}, {seed}, {directory} and
-    {threads}; {options} is a word of its own. They leave {directory}/results.json."""
+    commands: tuple[tuple[str, ...], ...] = (tuple(USUAL.split()),)
+    """One after another, a script of training/ and its words, which may hold {family}, {env}, {seed}, {threads}, and
+    {directory} or {name}, which is runs/{name}; {options} is a word of its own. They leave {directory}/results.json."""
     threads: int = 1
     """Of a run."""
     retries: int = 2
@@ -104,8 +108,8 @@ class Study:
                 raise ValueError(f"the word {word!r} has {{{unknown[0]}}}; there are {known}, and {OPTIONS} by itself")
         if OPTIONS not in words and any(self.variants.values()):
             raise ValueError(f"there are variants with options, but no command has the word {OPTIONS}")
-        if not any("{directory}" in word for word in words):
-            raise ValueError("no command has {directory}, where a run must leave its results.json")
+        if not any("{directory}" in word or "{name}" in word for word in words):
+            raise ValueError("no command has {directory} or {name}: a run must leave {directory}/results.json")
 
     def runs(self) -> Iterator[Run]:
         """Every run; the seeds go round last, so that a first answer about every family is there early."""
@@ -113,7 +117,8 @@ class Study:
         return (self._run(family, env, variant, seed) for seed, family, env, variant in order)
 
     def _run(self, family: str, env: str, variant: str, seed: int) -> Run:
-        values = {"family": family, "env": env, "seed": str(seed), "directory": WORK, "threads": str(self.threads)}
+        values = {"family": family, "env": env, "seed": str(seed), "threads": str(self.threads)}
+        values |= {"name": NAME, "directory": WORK}
         commands = tuple(_fill(command, values, self.variants[variant]) for command in self.commands)
         return Run(family, env, variant, seed, self.threads, commands)
 

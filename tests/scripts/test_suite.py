@@ -40,14 +40,15 @@ while count < int(steps):
     (where / "part").rename(state)
     if "kill" in options and starts == 1 and count == 2:
         os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(60)
-    time.sleep(0.02)
+        time.sleep(100)
+    if "hold" in options and starts == 1 and count == 2:
+        time.sleep(100)
 if "late" in options:
     time.sleep(60)
 if "nothing" not in options:
     (where / "results.json").write_text(json.dumps({"score": count + int(seed), "starts": starts}))
 """
-"""A run that can go on: it counts, and fails or kills who started it where it is told to."""
+"""A run that can go on: it counts, and where it is told to it fails, waits to be stopped, or kills who started it."""
 SUITE = """
 import sys
 from pathlib import Path
@@ -115,8 +116,14 @@ def all_runs() -> list[Any]:
 
 
 def starts(key: str) -> int:
-    path = directory().path / key / "run" / "starts"
+    path = directory().path / key / "runs" / "run" / "starts"
     return len(path.read_text().split()) if path.exists() else 0
+
+
+def counted(run: str) -> str | None:
+    """How far a run came whose directory begins so."""
+    found = list(Path("runs/studies/counts").glob(f"{run}-*/runs/run/state"))
+    return found[0].read_text() if found else None
 
 
 def outcomes() -> Counter[tuple[str, str]]:
@@ -139,7 +146,7 @@ def test_every_run_is_run_once_and_never_again() -> None:
     results = [directory().results(each) for each in runs]
     assert [each["score"] for each in results] == [3 + each.seed for each in runs]
     assert outcomes() == Counter((each.key, "finished") for each in runs)
-    assert (directory().path / runs[0].key / "run" / "starts").read_text() == "2\n"  # the threads of a run
+    assert (directory().path / runs[0].key / "runs" / "run" / "starts").read_text() == "2\n"  # the threads of a run
     written = [(directory().path / each.key / "results.json").stat().st_mtime_ns for each in runs]
 
     assert "8 of 8 finished" in run()
@@ -192,10 +199,9 @@ def test_what_leaves_no_results_or_takes_too_long_has_failed() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
 def test_after_ctrl_c_the_same_command_goes_on() -> None:
-    commands = [["counting.py", "{family}", "{env}", "{seed}", "{directory}", "50"]]
-    write_study(commands=commands, seeds=[0])
+    write_study(seeds=[0], variants={"": ["hold"]})
     process = begin("--workers", "1")
-    wait_until(lambda: list(Path("runs").glob("studies/counts/one*/run/state")), process)
+    wait_until(lambda: counted("one") == "2", process)
     refused = run(code=1)
     assert "another suite is at work" in refused
     process.send_signal(signal.SIGINT)
@@ -203,11 +209,17 @@ def test_after_ctrl_c_the_same_command_goes_on() -> None:
     assert "the same command goes on from here" in output
     first, second = all_runs()
     assert outcomes() == {(first.key, "stopped"): 1}
-    assert 1 <= int((directory().path / first.key / "run" / "state").read_text()) < 50
+
+    process = begin("--workers", "1")  # the first goes on, and the second is stopped
+    wait_until(lambda: counted("two") == "2", process)
+    process.send_signal(signal.SIGTERM)
+    assert "1 of 2 finished, 1 stopped" in end(process, 130)
+    assert directory().results(first) == {"score": 3, "starts": 2}
 
     assert "2 of 2 finished" in run()
-    assert directory().results(first) == {"score": 50, "starts": 2}
-    assert directory().results(second) == {"score": 50, "starts": 1}
+    assert directory().results(first) == {"score": 3, "starts": 2}
+    assert directory().results(second) == {"score": 3, "starts": 2}
+    assert outcomes() == {(each.key, outcome): 1 for each in (first, second) for outcome in ("stopped", "finished")}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells children that their parent is gone")
@@ -236,7 +248,7 @@ def test_results_that_nobody_fetched_are_not_made_again() -> None:
 def test_a_machine_without_the_study_works_on_its_own_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "disk"))
     module = import_module("attempt")
-    command = (str(Path("counting.py").resolve()), "one", "Count/Up-v0", "5", "run", "3")
+    command = (str(Path("counting.py").resolve()), "one", "Count/Up-v0", "5", "runs/run", "3")
     task = module.Task("one-s5-0123456789ab", str(tmp_path / "elsewhere"), (command,))
     for _ in range(2):
         result = module.attempt(task, module.Orders())
@@ -291,21 +303,23 @@ def test_on_ray_a_killed_worker_loses_nothing(cluster: str) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
 def test_on_ray_failures_are_counted_and_ctrl_c_lets_runs_save(cluster: str) -> None:
-    commands = [["counting.py", "{family}", "{env}", "{seed}", "{directory}", "{family}", "{options}"]]
-    write_study(families=["3", "200"], seeds=[0], retries=0, commands=commands, variants={"": ["fail", "0"]})
+    write_study(families=["one"], seeds=[0], variants={"": [], "fails": ["fail", "1"], "holds": ["hold"]})
     process = begin("--ray", cluster)
-    wait_until(lambda: list(Path("runs").glob("studies/counts/3-*/results.json")), process)
-    wait_until(lambda: list(Path("runs").glob("studies/counts/200*/run/state")), process)
+    wait_until(lambda: len(list(Path("runs").glob("studies/counts/*/results.json"))) == 2, process)
+    wait_until(lambda: counted("one-Count-Up-v0-holds") == "2", process)
     process.send_signal(signal.SIGINT)
-    assert "1 of 2 finished, 1 stopped" in end(process, 130)
-    short, long = all_runs()
-    assert outcomes() == {(short.key, "finished"): 1, (long.key, "stopped"): 1}
-    place = directory().path / long.key
-    assert not (place / "begun").exists()  # it had the time to end in order
-    assert 1 <= int((place / "run" / "state").read_text()) < 200
-    assert "2 of 2 finished" in run("--ray", cluster, "--workers", "1")
-    assert directory().results(long) == {"score": 200, "starts": 2}
-    assert starts(short.key) == 1
+    assert "2 of 3 finished, 1 stopped" in end(process, 130)
+    good, fails, holds = all_runs()
+    assert outcomes() == {
+        (good.key, "finished"): 1,
+        (fails.key, "failed"): 1,
+        (fails.key, "finished"): 1,
+        (holds.key, "stopped"): 1,
+    }
+    assert not (directory().path / holds.key / "begun").exists()  # it had the time to end in order
+    assert "3 of 3 finished" in run("--ray", cluster, "--workers", "1")
+    assert [starts(each.key) for each in (good, fails, holds)] == [1, 2, 2]
+    assert directory().results(holds) == {"score": 3, "starts": 2}
 
 
 def study(**changes: Any) -> Any:
@@ -316,7 +330,7 @@ def study(**changes: Any) -> Any:
 def test_a_run_is_known_by_what_it_is() -> None:
     usual = study(seeds=[3])
     (only,) = usual.runs()
-    words = "train_online.py iris --env Crafter --preset small --seed 3 --run run"
+    words = "train_online.py iris --env Crafter --preset small --seed 3 --threads 1 --name run --out runs/run/dream"
     assert only.commands == (tuple(words.split()),)
     assert only.typed() == [f"python training/{words}"]
     assert only.key.startswith("iris-Crafter-s3-")
@@ -326,7 +340,7 @@ def test_a_run_is_known_by_what_it_is() -> None:
         (other,) = study(**({"seeds": [3]} | changes)).runs()
         assert other.key != only.key
     (inside,) = study(commands=[["evaluate.py", "a{seed}", "{directory}/{family}", "{{seed}"]]).runs()
-    assert inside.commands == (("evaluate.py", "a0", "run/iris", "{0"),)
+    assert inside.commands == (("evaluate.py", "a0", "runs/run/iris", "{0"),)
 
 
 @pytest.mark.parametrize(
