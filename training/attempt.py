@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
 from durable import write_file
-from study import WORK
 
 from dreamenvs.artifact import ArtifactError, parse_json
 from dreamenvs.envs.library import user_directory
@@ -43,6 +42,8 @@ class Task(NamedTuple):
     key: str
     place: str
     """The run's directory. Where it is not there, the machine is another one with a disk of its own."""
+    work: str
+    """Below it, where the scripts leave their results."""
     commands: tuple[tuple[str, ...], ...]
     """Each the path of a script, and its words."""
     threads: int = 1
@@ -83,7 +84,7 @@ def attempt(task: Task, orders: Orders) -> Attempt:
         if lock is None:
             return Attempt("stopped", host=platform.node())
         lost = _count_begun(place)
-        result = _finished(place) or _run_all(task, place, orders, lock)
+        result = _finished(place, place / task.work) or _run_all(task, place, orders, lock)
         (place / "begun").unlink(missing_ok=True)
     seconds = round(time.monotonic() - begun, 2)
     return result._replace(seconds=seconds, lost=lost, host=platform.node(), tail=tail(place / "log.txt"))
@@ -129,11 +130,11 @@ def _count_begun(place: Path) -> int:
     return lost
 
 
-def _finished(place: Path) -> Attempt | None:
+def _finished(place: Path, work: Path) -> Attempt | None:
     """The results of an attempt that finished, though nobody came to fetch them."""
     try:
         digest = (place / "finished").read_text(encoding="utf-8")
-        results = (place / WORK / "results.json").read_bytes()
+        results = (work / "results.json").read_bytes()
     except OSError:
         return None
     return Attempt("finished", results=results) if hashlib.sha256(results).hexdigest() == digest else None
@@ -141,7 +142,7 @@ def _finished(place: Path) -> Attempt | None:
 
 def _run_all(task: Task, place: Path, orders: Orders, lock: int) -> Attempt:
     deadline = None if task.seconds is None else time.monotonic() + task.seconds
-    (place / WORK).mkdir(parents=True, exist_ok=True)
+    (place / task.work).mkdir(parents=True, exist_ok=True)
     code = 0
     with (place / "log.txt").open("ab") as log:
         for command in task.commands:
@@ -156,7 +157,7 @@ def _run_all(task: Task, place: Path, orders: Orders, lock: int) -> Attempt:
                 ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
                 return Attempt("failed", f"{Path(command[0]).name} {ended}", code)
     try:
-        results = _read_results(place / WORK / "results.json")
+        results = _read_results(place / task.work / "results.json")
     except (OSError, ArtifactError) as error:
         return Attempt("stopped" if orders.stop.is_set() else "failed", f"there are no results: {error}", code)
     write_file(place / "finished", hashlib.sha256(results).hexdigest().encode())

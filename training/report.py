@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 from durable import write_file
-from report_plots import draw_aggregates, draw_curves, draw_profiles
 from report_figures import Curve, Figures, compute, to_plain
+from report_plots import draw_aggregates, draw_curves, draw_profiles
 from report_text import render
 from study import ReportConfig, Run
 from study_directory import StudyDirectory

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,10 +51,12 @@ def compute(scores: dict[str, dict[str, Samples]], resamples: int = RESAMPLES) -
     used: dict[str, Scores] = dict(scores if normalised is None else normalised)
     pooled = np.concatenate([part for each in used.values() for part in each.values()])
     thresholds = np.linspace(min(0.0, pooled.min()), pooled.max(), THRESHOLDS)
-    comparable = [(a, b) for a, b in permutations(used, 2) if set(used[a]) & set(used[b])]
     improvements: dict[str, dict[str, Estimate]] = {}
-    for first, second in comparable:
-        improvements.setdefault(first, {})[second] = improvement(used[first], used[second], rng, resamples)
+    for first, second in combinations(used, 2):
+        if set(used[first]) & set(used[second]):
+            value, low, high = improvement(used[first], used[second], rng, resamples)
+            improvements.setdefault(first, {})[second] = Estimate(value, low, high)
+            improvements.setdefault(second, {})[first] = Estimate(1 - value, 1 - high, 1 - low)
     return Figures(
         unit="return" if normalised is None else "human-normalised score",
         returns=returns,

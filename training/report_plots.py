@@ -32,7 +32,7 @@ def draw_aggregates(path: Path, aggregates: Mapping[str, Mapping[str, Estimate]]
         axes.set(title=kind, xlabel=unit)
         axes.grid(axis="x", alpha=0.3)
     panels[0].set_yticks(range(len(aggregates)), list(aggregates))
-    panels[0].invert_yaxis()
+    panels[0].set_ylim(len(aggregates) - 0.5, -0.5)
     _save(figure, path)
 
 

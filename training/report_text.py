@@ -101,9 +101,9 @@ def _improvements(figures: Figures) -> list[str]:
 
 
 def _commands(finished: Sequence[Run], command: str) -> str:
-    lines = [f"# {run.title}: {run.key}/results.json\n" + "\n".join(run.typed()) for run in finished]
+    lines = [f"# {run.title}: {run.work}/results.json\n" + "\n".join(run.typed()) for run in finished]
     text = (
-        "`report/results.json` holds every figure above. It is made from the results files of the runs, each by its "
-        "command, given in the run's own directory:"
+        "`results.json` beside this file holds every figure above. It is made by the first of these commands from the "
+        "results files of the runs; each of the others, given at the top of the repository, makes one of them again."
     )
     return f"{text}\n\n```sh\n{command}\n\n" + "\n".join(lines) + "\n```"

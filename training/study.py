@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -32,9 +32,6 @@ SCRIPTS: Mapping[str, Path] = {
     )
 }
 """What a study may run. Never suite.py, nor what runs other files: a study file could then run anything."""
-NAME = "run"
-WORK = f"runs/{NAME}"
-"""The directory that a run's scripts leave everything in, inside the run's own, where they are started."""
 USUAL = (
     "train_online.py {family} --env {env} --preset small --seed {seed} --threads {threads} --name {name} "
     "--out {directory}/dream {options}"
@@ -70,7 +67,7 @@ class Study:
     """Ids of real environments."""
     seeds: tuple[int, ...] = (0,)
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"": ()})
-    """Names, and the extra words that stand for {options}; one with no name is called nothing."""
+    """Names, and the extra words that take the place of {options}; the name may be empty."""
     commands: tuple[tuple[str, ...], ...] = (tuple(USUAL.split()),)
     """One after another, a script of training/ and its words, which may hold {family}, {env}, {seed}, {threads}, and
     {directory} or {name}, which is runs/{name}; {options} is a word of its own. They leave {directory}/results.json."""
@@ -89,8 +86,8 @@ class Study:
             if not values or len(set(values)) != len(values):
                 raise ValueError(f"{kind} is {list(values)}; there must be one at least, and none twice")
         for word in (*self.families, *self.worlds):
-            if not word or word.startswith("-"):
-                raise ValueError(f"{word!r} would be taken for an option; families and worlds begin with a letter")
+            if not re.match(r"[A-Za-z0-9][^{}]*$", word):
+                raise ValueError(f"{word!r} is no family or world; these begin with a letter, and have no braces")
         if not self.variants or any(name and not _NAME.fullmatch(name) for name in self.variants):
             raise ValueError(f"variants are named {list(self.variants)}; name one at least, with letters and digits")
         if self.threads < 1 or self.retries < 0 or (self.minutes is not None and self.minutes <= 0):
@@ -100,7 +97,7 @@ class Study:
     def _check_commands(self) -> None:
         if not self.commands or not all(self.commands):
             raise ValueError("commands is empty; each is a script of training/ and its words")
-        words = [word for command in self.commands for word in command]
+        words = [word for words in (*self.commands, *self.variants.values()) for word in words]
         for word in words:
             unknown = [name for name in _BRACES.findall(word) if name not in PLACEHOLDERS and word != OPTIONS]
             if unknown:
@@ -118,8 +115,11 @@ class Study:
 
     def _run(self, family: str, env: str, variant: str, seed: int) -> Run:
         values = {"family": family, "env": env, "seed": str(seed), "threads": str(self.threads)}
-        values |= {"name": NAME, "directory": WORK}
-        commands = tuple(_fill(command, values, self.variants[variant]) for command in self.commands)
+        options = self.variants[variant]
+        words = (
+            [w for word in command for w in (options if word == OPTIONS else (word,))] for command in self.commands
+        )
+        commands = tuple(_fill(each, values) for each in words)
         return Run(family, env, variant, seed, self.threads, commands)
 
 
@@ -132,6 +132,7 @@ class Run(NamedTuple):
     seed: int
     threads: int
     commands: tuple[tuple[str, ...], ...]
+    """With {name} and {directory} still in them: these depend on all the rest."""
 
     @property
     def key(self) -> str:
@@ -151,9 +152,19 @@ class Run(NamedTuple):
         """For people."""
         return f"{self.method} · {self.env} · seed {self.seed}"
 
+    @property
+    def work(self) -> str:
+        """What the scripts leave everything in, below where they are started."""
+        return f"runs/{self.key}"
+
+    def filled(self) -> tuple[tuple[str, ...], ...]:
+        """The commands as they are given."""
+        values = {"name": self.key, "directory": self.work}
+        return tuple(_fill(command, values) for command in self.commands)
+
     def typed(self) -> list[str]:
         """The commands as one would type them."""
-        return [shlex.join(["python", f"training/{script}", *words]) for script, *words in self.commands]
+        return [shlex.join(["python", f"training/{script}", *words]) for script, *words in self.filled()]
 
 
 def read_study(path: Path, scripts: Mapping[str, Path] = SCRIPTS) -> Study:
@@ -178,8 +189,6 @@ def check_scripts(study: Study, scripts: Mapping[str, Path]) -> None:
             raise ConfigError(f"a command begins with {script!r}; it must be one of {', '.join(there)}")
 
 
-def _fill(command: tuple[str, ...], values: Mapping[str, str], options: tuple[str, ...]) -> tuple[str, ...]:
-    filled: list[str] = []
-    for word in command:
-        filled += options if word == OPTIONS else [_BRACES.sub(lambda found: values[found[1]], word)]
-    return tuple(filled)
+def _fill(command: Iterable[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    """Put values into words, and leave what has none yet."""
+    return tuple(_BRACES.sub(lambda found: values.get(found[1], found[0]), word) for word in command)

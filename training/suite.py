@@ -189,9 +189,10 @@ def drive(
 
 def describe(run: Run, study: Study, directory: StudyDirectory, scripts: Mapping[str, Path]) -> Task:
     """What whoever makes an attempt needs to know."""
-    commands = tuple((str(scripts[script].resolve()), *words) for script, *words in run.commands)
+    commands = tuple((str(scripts[script].resolve()), *words) for script, *words in run.filled())
     place = str(directory.prepare(run).resolve())
-    return Task(run.key, place, commands, run.threads, None if study.minutes is None else 60 * study.minutes)
+    seconds = None if study.minutes is None else 60 * study.minutes
+    return Task(run.key, place, run.work, commands, run.threads, seconds)
 
 
 def settle(

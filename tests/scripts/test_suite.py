@@ -116,13 +116,13 @@ def all_runs() -> list[Any]:
 
 
 def starts(key: str) -> int:
-    path = directory().path / key / "runs" / "run" / "starts"
+    path = directory().path / key / "runs" / key / "starts"
     return len(path.read_text().split()) if path.exists() else 0
 
 
 def counted(run: str) -> str | None:
     """How far a run came whose directory begins so."""
-    found = list(Path("runs/studies/counts").glob(f"{run}-*/runs/run/state"))
+    found = list(Path("runs/studies/counts").glob(f"{run}-*/runs/*/state"))
     return found[0].read_text() if found else None
 
 
@@ -146,7 +146,9 @@ def test_every_run_is_run_once_and_never_again() -> None:
     results = [directory().results(each) for each in runs]
     assert [each["score"] for each in results] == [3 + each.seed for each in runs]
     assert outcomes() == Counter((each.key, "finished") for each in runs)
-    assert (directory().path / runs[0].key / "runs" / "run" / "starts").read_text() == "2\n"  # the threads of a run
+    assert (
+        directory().path / runs[0].key / "runs" / runs[0].key / "starts"
+    ).read_text() == "2\n"  # the threads of a run
     written = [(directory().path / each.key / "results.json").stat().st_mtime_ns for each in runs]
 
     assert "8 of 8 finished" in run()
@@ -248,8 +250,8 @@ def test_results_that_nobody_fetched_are_not_made_again() -> None:
 def test_a_machine_without_the_study_works_on_its_own_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "disk"))
     module = import_module("attempt")
-    command = (str(Path("counting.py").resolve()), "one", "Count/Up-v0", "5", "runs/run", "3")
-    task = module.Task("one-s5-0123456789ab", str(tmp_path / "elsewhere"), (command,))
+    command = (str(Path("counting.py").resolve()), "one", "Count/Up-v0", "5", "runs/one", "3")
+    task = module.Task("one-s5-0123456789ab", str(tmp_path / "elsewhere"), "runs/one", (command,))
     for _ in range(2):
         result = module.attempt(task, module.Orders())
         assert (result.outcome, json.loads(result.results)) == ("finished", {"score": 8, "starts": 1})
@@ -330,8 +332,9 @@ def study(**changes: Any) -> Any:
 def test_a_run_is_known_by_what_it_is() -> None:
     usual = study(seeds=[3])
     (only,) = usual.runs()
-    words = "train_online.py iris --env Crafter --preset small --seed 3 --threads 1 --name run --out runs/run/dream"
-    assert only.commands == (tuple(words.split()),)
+    words = "train_online.py iris --env Crafter --preset small --seed 3 --threads 1"
+    words += f" --name {only.key} --out runs/{only.key}/dream"
+    assert only.filled() == (tuple(words.split()),)
     assert only.typed() == [f"python training/{words}"]
     assert only.key.startswith("iris-Crafter-s3-")
     (again,) = study(seeds=[3], name="other", retries=0).runs()
@@ -339,8 +342,12 @@ def test_a_run_is_known_by_what_it_is() -> None:
     for changes in ({"threads": 2}, {"variants": {"wide": []}}, {"variants": {"": ["--wide"]}}, {"seeds": [4]}):
         (other,) = study(**({"seeds": [3]} | changes)).runs()
         assert other.key != only.key
-    (inside,) = study(commands=[["evaluate.py", "a{seed}", "{directory}/{family}", "{{seed}"]]).runs()
-    assert inside.commands == (("evaluate.py", "a0", "runs/run/iris", "{0"),)
+    variants = {"a": ["{seed}", "--b", "{name}"]}
+    commands = [["evaluate.py", "a{seed}", "{directory}/{family}", "{{seed}"], ["collect.py", "{options}"]]
+    (inside,) = study(commands=commands, variants=variants).runs()
+    first, second = inside.filled()
+    assert first == ("evaluate.py", "a0", f"runs/{inside.key}/iris", "{0")
+    assert second == ("collect.py", "0", "--b", inside.key)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +356,9 @@ def test_a_run_is_known_by_what_it_is() -> None:
         ({"family": []}, "unknown key 'family'"),
         ({"families": []}, "there must be one at least"),
         ({"seeds": [1, 1]}, "none twice"),
-        ({"families": ["--init"]}, "would be taken for an option"),
+        ({"families": ["--init"]}, "begin with a letter"),
+        ({"worlds": ["{seed}"]}, "have no braces"),
+        ({"variants": {"a": ["{home}"]}}, "has {home}"),
         ({"name": "../up"}, "letters, digits"),
         ({"variants": {"a/b": []}}, "name one at least"),
         ({"commands": [["evaluate.py", "{directory}", "{seed.real}"]]}, r"has {seed\.real}"),
