@@ -6,9 +6,12 @@ tokens were; answering with them makes the next question teacher-forced, as in a
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from dreamenvs.protocols import WorldModel
 from dreamenvs.random import Noise
 
 
@@ -61,3 +64,17 @@ class Listener(Noise):
     def guesses(self) -> Tensor:
         """(B, K), the most likely tokens; only where it is `complete`."""
         return torch.cat(self._guesses, 1)
+
+
+def surprise(model: WorldModel[Any], state: Any, actions: Tensor, tokens: Tensor, listener: Listener) -> Tensor:
+    """(B,) nats for each true next token (B, K), of which exp(mean) is the perplexity; float64.
+
+    It comes from the model's own `log_likelihood`, if it has one that answers (see `ScoringPrior`); otherwise it is
+    what the listener heard in the `step` from the same state; NaN where that was not `complete`.
+    """
+    score = getattr(model, "log_likelihood", None)
+    likelihood = None if score is None else score(state, actions, tokens)
+    if likelihood is None:
+        likelihood = listener.log_likelihood
+    nats: Tensor = -likelihood.double().mean(1)
+    return nats

@@ -115,6 +115,15 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         outcome = Outcome(self.reward(hidden), terminated, finite & ends.isfinite())
         return FrameState(tokens, state.tokens, hidden, cache), outcome
 
+    def log_likelihood(self, state: FrameState[CacheT], actions: Tensor, tokens: Tensor) -> Tensor | None:
+        """(B, K) of the next frame's tokens (B, K), if the prior is a `ScoringPrior`; otherwise it can be overheard."""
+        score = getattr(self.prior, "log_likelihood", None)
+        if score is None:
+            return None
+        hidden, _ = self.sequence.step(self._mix(state.tokens, actions), state.cache)
+        likelihood: Tensor = score(hidden, tokens, torch.stack([state.before, state.tokens], 1))
+        return likelihood
+
     def tokens(self, state: FrameState[CacheT]) -> Tensor:
         return state.tokens
 
