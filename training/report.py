@@ -23,7 +23,7 @@ from study import ReportConfig, Run
 from study_directory import StudyDirectory
 
 from dreamenvs.artifact import dump_json
-from dreamenvs.evaluation.statistics import RESAMPLES, Samples
+from dreamenvs.evaluation.statistics import RESAMPLES
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,7 @@ def main(args: Args) -> None:
     found = {run: results for run in study.runs() if (results := directory.results(run)) is not None}
     if not found:
         raise SystemExit(f"no run of {args.study} is finished yet: python training/suite.py goes on with it")
-    scores = collect_scores(found, study.report)
-    figures = compute(scores, args.resamples)
+    figures = compute(collect_returns(found, study.report), study.worlds, study.families, args.resamples)
     curves = collect_curves(found, study.report)
     command = shlex.join(["python", "training/report.py", str(args.study)])
     pictures = draw(out, figures, curves)
@@ -71,15 +70,15 @@ def look_up(results: Any, path: str, where: str) -> Any:
     return value
 
 
-def collect_scores(found: dict[Run, dict[str, Any]], config: ReportConfig) -> dict[str, dict[str, Samples]]:
-    """The returns of all runs: method, world, (runs,)."""
-    scores: dict[str, dict[str, list[float]]] = {}
+def collect_returns(found: dict[Run, dict[str, Any]], config: ReportConfig) -> dict[str, dict[str, dict[int, float]]]:
+    """The returns of all runs, by method, world and seed."""
+    returns: dict[str, dict[str, dict[int, float]]] = {}
     for run, results in found.items():
         score = look_up(results, config.score, f"the results file of {run.key}")
         if isinstance(score, bool) or not isinstance(score, int | float):
             raise SystemExit(f"{config.score!r} of {run.key} is {score!r}; it must be a number")
-        scores.setdefault(run.method, {}).setdefault(run.env, []).append(float(score))
-    return {method: {world: np.array(s) for world, s in worlds.items()} for method, worlds in scores.items()}
+        returns.setdefault(run.method, {}).setdefault(run.env, {})[run.seed] = float(score)
+    return returns
 
 
 def collect_curves(found: dict[Run, dict[str, Any]], config: ReportConfig) -> dict[str, dict[str, list[Curve]]]:
@@ -98,11 +97,15 @@ def collect_curves(found: dict[Run, dict[str, Any]], config: ReportConfig) -> di
 
 def draw(out: Path, figures: Figures, curves: dict[str, dict[str, list[Curve]]]) -> list[str]:
     """The names of the plots that there is something for."""
-    draw_aggregates(out / "aggregates.png", figures.aggregates, figures.unit)
-    draw_profiles(out / "profiles.png", figures.profiles, figures.unit)
+    names = []
+    if figures.aggregates:
+        draw_aggregates(out / "aggregates.png", figures)
+        draw_profiles(out / "profiles.png", figures)
+        names += ["aggregates.png", "profiles.png"]
     if curves:
-        draw_curves(out / "curves.png", curves, figures.published)
-    return ["aggregates.png", "profiles.png", *(["curves.png"] if curves else [])]
+        draw_curves(out / "curves.png", curves, figures)
+        names.append("curves.png")
+    return names
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from report_figures import Figures
+from report_plots import LABELS
 from study import Run, Study
 from study_directory import StudyDirectory
 
@@ -33,7 +34,7 @@ def render(
         _overview(study, finished, figures),
         *_missing(study, finished, failed),
         f"## Returns\n\n{_returns(figures)}",
-        f"## Aggregates\n\n{_aggregates(figures)}",
+        *_aggregates(figures),
         *_improvements(figures),
         *(f"![{CAPTIONS[name]}]({name})" for name in pictures),
         f"## Commands\n\n{_commands(finished, command)}",
@@ -70,25 +71,37 @@ def _missing(study: Study, finished: Sequence[Run], failed: set[str]) -> list[st
     done = {run.key for run in finished}
     left = [run for run in study.runs() if run.key not in done]
     lines = [f"- {run.title}: {'failed' if run.key in failed else 'not finished'}" for run in left]
-    return ["**Left out:**", "\n".join(lines)] if lines else []
+    return ["Left out:", "\n".join(lines)] if lines else []
 
 
 def _returns(figures: Figures) -> str:
-    methods = list(figures.aggregates)
-    papers = list(dict.fromkeys(name for known in figures.published.values() for name in known))
+    methods = list(figures.seeds)
+    papers = {name: cited.source for known in figures.published.values() for name, cited in known.items()}
     rows = []
     for world, estimates in figures.returns.items():
         known = figures.published.get(world, {})
-        cells = [f"{show(estimates.get(m))} ({len(figures.runs[world].get(m, []))})" for m in methods]
-        rows.append([world, *cells, *(f"{known[name]:.4g}" if name in known else "–" for name in papers)])
+        cells = [f"{show(estimates.get(m))} ({len(figures.runs[world].get(m, {}))})" for m in methods]
+        rows.append(
+            [world, *cells, *(f"{known[name].episode_return:.4g}" if name in known else "–" for name in papers)]
+        )
     columns = ["world", *(f"{method} (runs)" for method in methods), *(f"{name}, published" for name in papers)]
-    return markdown_table(columns, rows)
+    sources = [f"- {name}, published: {source}" for name, source in papers.items()]
+    return "\n\n".join([markdown_table(columns, rows), *(["\n".join(sources)] if sources else [])])
 
 
-def _aggregates(figures: Figures) -> str:
+def _aggregates(figures: Figures) -> list[str]:
+    if not figures.aggregates:
+        return ["No seed is finished in every world yet: there are no aggregates."]
     kinds = list(next(iter(figures.aggregates.values())))
-    rows = [[method, *(show(each[kind]) for kind in kinds)] for method, each in figures.aggregates.items()]
-    return f"Of the {figures.unit}.\n\n" + markdown_table(["method", *kinds], rows)
+    rows = [
+        [method, str(len(figures.seeds[method])), *(show(each[kind]) for kind in kinds)]
+        for method, each in figures.aggregates.items()
+    ]
+    for method, values in figures.published_aggregates.items():
+        cells = [f"{values[kind]:.4g}" if kind in values else "–" for kind in kinds]
+        rows.append([f"{method}, published, the same worlds", "–", *cells])
+    table = markdown_table(["method", "seeds", *(LABELS[kind] for kind in kinds)], rows)
+    return [f"## Aggregates\n\nOf the {figures.unit}, over the seeds that are finished in every world.\n\n{table}"]
 
 
 def _improvements(figures: Figures) -> list[str]:
