@@ -104,8 +104,10 @@ def open_ranks(timeout: float = TIMEOUT) -> Iterator[Ranks]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(seconds=timeout))
     patient = dist.new_group(backend="gloo", timeout=_PATIENCE)
     assert patient is not None
-    yield Ranks(dist.get_rank(), dist.get_world_size(), dist.group.WORLD, patient)
+    opened = Ranks(dist.get_rank(), dist.get_world_size(), dist.group.WORLD, patient)
+    yield opened
     # Not after an exception: where a rank is gone, taking leave of it may hang.
+    opened.wait()
     dist.destroy_process_group()
 
 
