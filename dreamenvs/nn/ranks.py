@@ -34,6 +34,11 @@ def together(group: dist.ProcessGroup | None) -> Iterator[None]:
         _group.reset(token)
 
 
+def shared() -> bool:
+    """Whether the batch is shared by several ranks."""
+    return _group.get() is not None
+
+
 def all_sum(values: Tensor) -> Tensor:
     """Values (…) summed over all ranks, the same bits on each; gradients are summed over the ranks as well.
 

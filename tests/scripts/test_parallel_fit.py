@@ -65,15 +65,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def started(ranks: int, name: str, save_minutes: float = 5.0, timeout: float = 60.0) -> Iterator[subprocess.Popen[str]]:
     """A fit under way, which ends with the block."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "rank.py"]
-    log = Path(f"{name}.log").open("w")
-    process = subprocess.Popen([*command, name, str(save_minutes), str(timeout)], stdout=log, stderr=log, text=True)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(60)
-        log.close()
+    with Path(f"{name}.log").open("w") as log:
+        process = subprocess.Popen([*command, name, str(save_minutes), str(timeout)], stdout=log, stderr=log, text=True)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(60)
 
 
 def fit(ranks: int, name: str) -> str:
