@@ -23,7 +23,7 @@ test: $(VENV)/.for-test
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy --strict dreamenvs
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 format: $(VENV)/.for-test
 	$(BIN)/ruff check --fix $(SOURCES)

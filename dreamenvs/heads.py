@@ -1,28 +1,41 @@
-"""Reward and termination, read from the hidden vector (STEP-VQ, table 12)."""
+"""Reward and termination, read from the hidden vector (STEP-VQ, table 12; GIT-STORM, table 14)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dreamenvs.nn.distributions import BINS, masked_mean, two_hot_loss, two_hot_mean
-from dreamenvs.nn.layers import RowLinear, RowRMSNorm, RowSiLU
+from dreamenvs.nn.layers import RowLayerNorm, RowLinear, RowRMSNorm, RowSiLU
+
+Activation = Literal["silu", "relu"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """Layers of linear, RMSNorm and SiLU before the output."""
+    """Layers of linear, norm and activation before the output."""
 
     units: int = 256
     layers: int = 1
+    activation: Activation = "silu"
+    """`silu` comes after an RMSNorm, as in DRAMA; `relu` after a LayerNorm, which has the layer's only bias, as in
+    STORM."""
+
+    def __post_init__(self) -> None:
+        if self.activation not in get_args(Activation):
+            raise ValueError(f"activation is one of {get_args(Activation)}, not {self.activation!r}")
 
 
 def _trunk(config: HeadConfig, width: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for _ in range(config.layers):
-        layers += [RowLinear(width, config.units), RowRMSNorm(config.units), RowSiLU()]
+        if config.activation == "silu":
+            layers += [RowLinear(width, config.units), RowRMSNorm(config.units), RowSiLU()]
+        else:
+            layers += [RowLinear(width, config.units, bias=False), RowLayerNorm(config.units), nn.ReLU(inplace=True)]
         width = config.units
     return nn.Sequential(*layers)
 

@@ -192,6 +192,24 @@ class FramePrior(Protocol):
         ...
 
 
+class ScoringPrior(Protocol):
+    """What a `FramePrior` offers besides where its likelihood cannot be overheard while it samples.
+
+    A prior that draws each token once and in their order needs none of this. One that draws tokens again, or in an
+    order of its own, as draft-and-revise does, says here how likely the true tokens were.
+    """
+
+    def log_likelihood(self, hidden: Tensor, tokens: Tensor, past: Tensor) -> Tensor:
+        """(N, K) nats, negative, of tokens (N, K) from hidden (N, D), each given those that come before it.
+
+        The sum over a frame is the logarithm of a probability of the whole frame: summed over all V^K frames, these
+        come to 1 at most. So a token may be given tokens that stand before it in some order, fixed or drawn, and those
+        of its own pass not at all. A pseudo-likelihood, of each token given all others, is no such thing, and would
+        make perplexities smaller than any prior's that is one.
+        """
+        ...
+
+
 class PeekingModel(SequenceModel[CacheT], Protocol[CacheT]):
     """A sequence model that can say what would follow without moving on: what POP asks of it."""
 

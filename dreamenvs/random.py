@@ -52,8 +52,18 @@ class Noise(NamedTuple):
         """(B,) int64 in [0, below)."""
         return ((self.bits(1, draw)[:, 0] >> 33) & (2**31 - 1)) * below >> 31
 
-    def categorical(self, logits: Tensor, draw: int = 0, *, coupled: bool = False, exclusive: bool = False) -> Tensor:
+    def categorical(
+        self,
+        logits: Tensor,
+        draw: int = 0,
+        *,
+        coupled: bool = False,
+        exclusive: bool = False,
+        places: Tensor | None = None,
+    ) -> Tensor:
         """Sample (B, K) classes from logits (B, K, V) by inverse CDF; `coupled`, with one number for all K of a row.
+
+        `places` (B, K), which tokens of a frame they are where not all are drawn in order, is for those who listen.
 
         Coupled, every class keeps its probability, but a row's unlikely classes come together: a number below a
         variable's largest probability gives its likeliest class, one above it another. `exclusive`, those of a kind

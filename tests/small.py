@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,14 @@ from dreamenvs.models.delta_iris import DeltaIRISConfig
 from dreamenvs.models.frame_token import FrameTokenConfig
 from dreamenvs.models.iris import TokenLevelConfig
 from dreamenvs.models.step_vq import StepVQConfig
+from dreamenvs.models.storm import StormConfig
+from dreamenvs.nn.batch_conv import BatchConvConfig
 from dreamenvs.nn.conv import ConvConfig
 from dreamenvs.nn.frame_network import FrameNetworkConfig
 from dreamenvs.nn.plain import PlainNetworkConfig
-from dreamenvs.priors.factorized import FactorizedConfig
+from dreamenvs.priors.factorized import FactorizedConfig, KLObjective
 from dreamenvs.priors.local import LocalConfig, LocalPrior
+from dreamenvs.priors.maskgit import MaskGITConfig
 from dreamenvs.priors.parallel import ParallelConfig
 from dreamenvs.protocols import Stage
 from dreamenvs.sequence.mamba2 import Mamba2Config
@@ -49,6 +53,26 @@ DELTA = DeltaConfig(
     network=FRAMES, condition=FRAMES, channels=4, condition_channels=2, action_channels=1, codes=16, code_width=8
 )
 
+STORM = StormConfig(
+    tokenizer=CategoricalConfig(conv=BatchConvConfig(channels=(8, 16)), categories=8, classes=6),
+    sequence=TransformerConfig(
+        width=32, layers=2, heads=2, feed_forward=64, window=6, layer="post", positions="learned"
+    ),
+    head=HeadConfig(units=16, layers=2, activation="relu"),
+)
+
+MASKGIT = MaskGITConfig(
+    objective=KLObjective(
+        dynamics=0.5, free_bits=0.0
+    ),  # young ones differ by less than a nat, which would teach nothing
+    width=16,
+    layers=2,
+    heads=2,
+    feed_forward=24,
+    draft=2,
+    repetitions=1,
+)
+
 CONFIGS: dict[str, Any] = {
     "STEPVQ": StepVQConfig(tokenizer=VQ, sequence=MAMBA2, head=HEAD),
     "STEPVQT": StepVQConfig(
@@ -59,6 +83,8 @@ CONFIGS: dict[str, Any] = {
     ),
     "CB": StepVQConfig(tokenizer=CATEGORICAL, sequence=MAMBA2, head=HEAD, prior=UNIMIX),
     "CBT": StepVQConfig(tokenizer=CATEGORICAL, sequence=TRANSFORMER, head=HEAD, prior=UNIMIX),
+    "STORM": STORM,
+    "GITSTORM": replace(STORM, prior=MASKGIT),
     "IRIS": TokenLevelConfig(
         tokenizer=LOCAL,
         sequence=BlockTransformerConfig(width=32, layers=2, heads=2, feed_forward=64, blocks=3),

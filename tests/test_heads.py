@@ -62,7 +62,13 @@ def test_heads_learn_rewards_and_endings() -> None:
 
 def test_a_row_does_not_depend_on_its_batch() -> None:
     torch.manual_seed(0)
-    for head in (RewardHead(HeadConfig(), 64), TerminationHead(HeadConfig(), 64)):
+    relu = HeadConfig(units=512, layers=2, activation="relu")
+    for head in (
+        RewardHead(HeadConfig(), 64),
+        TerminationHead(HeadConfig(), 64),
+        RewardHead(relu, 64),
+        TerminationHead(relu, 64),
+    ):
         torch.nn.init.normal_(head.output.weight)
         hidden = torch.randn(100, 64)
         with torch.inference_mode():
@@ -73,3 +79,32 @@ def test_a_row_does_not_depend_on_its_batch() -> None:
 def test_sizes_of_table_12() -> None:
     head = RewardHead(HeadConfig(), 512)
     assert sum(weights.numel() for weights in head.parameters()) == 512 * 256 + 256 + 256 + 256 * 255 + 255
+
+
+def test_sizes_of_storms_table_14() -> None:
+    config = HeadConfig(units=512, layers=2, activation="relu")
+    sizes = [
+        sum(weights.numel() for weights in head(config, 512).parameters()) for head in (RewardHead, TerminationHead)
+    ]
+    hidden = 2 * (512 * 512 + 2 * 512)
+    assert sizes == [hidden + 513 * 255, hidden + 513]
+
+
+def test_three_layers_with_relu() -> None:
+    """Linear, LayerNorm and ReLU twice, then linear."""
+    head = TerminationHead(HeadConfig(units=8, layers=2, activation="relu"), 5).double()
+    torch.nn.init.normal_(head.output.weight)
+    hidden = torch.randn(4, 5, dtype=torch.float64)
+    expected = hidden
+    for linear, norm in ((head.trunk[0], head.trunk[1]), (head.trunk[3], head.trunk[4])):
+        expected = expected @ linear.weight.T
+        centred = expected - expected.mean(-1, keepdim=True)
+        expected = centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+        expected = expected.clamp(min=0)
+    expected = (expected @ head.output.weight.T + head.output.bias)[:, 0]
+    torch.testing.assert_close(head(hidden), expected.float())
+
+
+def test_an_unknown_activation_is_named() -> None:
+    with pytest.raises(ValueError, match="not 'tanh'"):
+        HeadConfig(activation="tanh")  # type: ignore[arg-type]

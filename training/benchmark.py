@@ -24,11 +24,11 @@ from benchmark_fit import measure_fit
 from measuring import Row, table
 from rollouts import build
 
-from dreamenvs.models import FAMILIES, step_vq
+from dreamenvs.models import FAMILIES, step_vq, storm
 from dreamenvs.models.iris import iris_on_rem_grid
 
 Subject = Literal["parameters", "imagination", "core", "grids", "env", "endless", "fit"]
-FRAME_LEVEL = tuple(family.name for family in step_vq.FAMILIES)
+FRAME_LEVEL = tuple(family.name for part in (step_vq, storm) for family in part.FAMILIES)
 
 
 @dataclass(frozen=True)

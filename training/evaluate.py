@@ -2,6 +2,7 @@
 
     python training/evaluate.py dreamenvs/STEPVQ-Pong-v0
     python training/evaluate.py dreamenvs/STEPVQ-Pong-v0 --data data/PongHeldOut --train-steps 0
+    python training/evaluate.py dreamenvs/STEPVQ-Pong-v0 --steps 20_000 --video.count 256 --episodes 0
 
 Prints tables and writes results.json, plots and a GIF of the dream beside reality. Of a dream of Crafter it tells the
 Crafter score of the policies, too. With --update-card the figures go into the dream's own card.
@@ -24,6 +25,7 @@ from collect import PolicyName, Ticking, build_policy
 from matplotlib.figure import Figure
 from ppo import PPOConfig, learn
 from tqdm import tqdm
+from videos import VideoArgs, check_videos, draw_distances, measure_video
 
 import dreamenvs
 from dreamenvs.artifact import dump_json, parse_json, read_artifact, write_artifact
@@ -56,6 +58,8 @@ class Args:
     """Open-loop dreams."""
     horizon: int = 15
     """Imagined steps in each of them."""
+    video: VideoArgs = field(default_factory=VideoArgs)
+    """Whole videos, dreamed from a few real frames."""
     episodes: int = 20
     """Episodes of each policy in the dream, and as many real ones; 0 leaves transfer out."""
     num_envs: int = 10
@@ -87,6 +91,7 @@ def main(args: Args) -> None:
     out = args.out or Path("runs") / "evaluate" / path.name
     out.mkdir(parents=True, exist_ok=True)
     episodes = held_out(args, checkpoint)
+    check_videos(args.video, episodes)
     with bar("fidelity", "step") as progress:
         fidelity = measure(
             checkpoint.model,
@@ -100,16 +105,22 @@ def main(args: Args) -> None:
     longest = max(episodes, key=len)
     beside = imagine_beside(checkpoint.model, longest, start=len(longest) // 4, seed=args.seed)
     write_gif(out / "beside.gif", side_by_side(*beside))
-    policies = choose_policies(args, checkpoint) if args.episodes else {}
-    transfers = measure_transfer(args, checkpoint, policies)
-    scores = measure_crafter(args, checkpoint, policies)
-    results = {
+    results: dict[str, Any] = {
         "dream": path.name,
         "command": f"python training/evaluate.py {shlex.join(sys.argv[1:])}",
         "versions": {"dreamenvs": dreamenvs.__version__, "torch": torch.__version__.split("+")[0]},
         "fidelity": fidelity.to_json(),
-        "transfer": {name: result.to_json() for name, result in transfers.items()},
     }
+    if args.video.count:
+        with bar("videos", "frame") as progress:
+            videos = measure_video(args.video, checkpoint, episodes, args.seed, progress)
+        print(f"\n{videos.table()}\n")
+        results["video"] = videos.to_json()
+        draw_distances(out / "video.png", videos)
+    policies = choose_policies(args, checkpoint) if args.episodes else {}
+    transfers = measure_transfer(args, checkpoint, policies)
+    scores = measure_crafter(args, checkpoint, policies)
+    results["transfer"] = {name: result.to_json() for name, result in transfers.items()}
     if scores:
         results["crafter"] = {name: score.to_json() for name, score in scores.items()}
     (out / "results.json").write_bytes(dump_json(results))
@@ -251,6 +262,7 @@ def update_card(path: Path, results: dict[str, Any]) -> None:
     """Write the figures into the card of a dream, with the command that made them; its other files stay as they are."""
     files = read_artifact(path, LIMITS)
     card = parse_json(files["card.json"], "card.json") | {"fidelity": results["fidelity"]}
+    card |= {"video": results["video"]} if "video" in results else {}
     commands = card.pop("commands", [])
     if results["transfer"]:
         card["transfer"] = results["transfer"]

@@ -63,7 +63,7 @@ class Args:
     """Fit a world model and save it as a dream."""
 
     family: Annotated[str, tyro.conf.Positional] = "stepvq"
-    """Which family: stepvq, stepvqt, cb, cbt, iris, rem or deltairis."""
+    """Which family: stepvq, stepvqt, cb, cbt, storm, gitstorm, iris, rem or deltairis."""
     env: str | None = None
     """The real environment to collect from where there is no data yet; MinAtar/Breakout-v1 if nothing is given."""
     dataset: str | None = None

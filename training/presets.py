@@ -1,6 +1,6 @@
 """Model sizes by name: `paper`, the papers' own, and `small`, for two CPU cores and a checkpoint of a few megabytes.
 
-Of the frame-level families there are two more small ones: `cells`, for worlds whose patches of 4 × 4 pixels hold one
+Of STEP-VQ and its baselines there are two more small ones: `cells`, for worlds whose patches of 4 × 4 pixels hold one
 colour each, as those of MinAtar; and `local`, for little things that move across a large screen, as the ball of Pong.
 """
 
@@ -12,14 +12,18 @@ from typing import Any
 from dreamenvs.heads import HeadConfig
 from dreamenvs.models import FAMILIES
 from dreamenvs.models.delta_iris import DeltaIRISConfig
+from dreamenvs.models.frame_level import JointOptimization
 from dreamenvs.models.frame_token import FrameTokenConfig
 from dreamenvs.models.iris import TokenLevelConfig
 from dreamenvs.models.step_vq import StepVQConfig
+from dreamenvs.models.storm import StormConfig
 from dreamenvs.models.turns import TurnConfig, TurnsOptimization
+from dreamenvs.nn.batch_conv import BatchConvConfig
 from dreamenvs.nn.conv import ConvConfig
 from dreamenvs.nn.frame_network import FrameNetworkConfig
-from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
+from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig, KLObjective
 from dreamenvs.priors.local import LocalConfig
+from dreamenvs.priors.maskgit import MaskGITConfig
 from dreamenvs.priors.parallel import ParallelConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config
 from dreamenvs.sequence.retnet import RetNetConfig
@@ -70,7 +74,9 @@ def model_config(family: str, preset: str) -> Any:
         small = small_frame_level(paper, preset)
         return local_config(small) if preset == "local" else small
     if preset != "small":
-        raise SystemExit(f"the preset {preset} is for frame-level families; {family} has small and paper")
+        raise SystemExit(f"the preset {preset} is for STEP-VQ and its baselines; {family} has small and paper")
+    if isinstance(paper, StormConfig):
+        return small_storm(paper)
     return small_delta_iris() if isinstance(paper, DeltaIRISConfig) else small_token_level(paper)
 
 
@@ -106,6 +112,26 @@ def local_config(small: StepVQConfig) -> StepVQConfig:
     if not isinstance(small.tokenizer, VQConfig):
         raise ValueError("the preset local is for families with a VQ tokenizer, whose tokens lie on a grid")
     return replace(small, prior=LocalConfig(objective=small.prior.objective, rank=small.prior.rank))
+
+
+def small_storm(paper: StormConfig) -> StormConfig:
+    """STORM and GIT-STORM with less than two million weights, fitted all at once as the paper does."""
+    # Small worlds have little news in a frame: the paper's nat of free bits would leave it to chance.
+    objective = KLObjective(dynamics=0.5, free_bits=0.1)
+    prior = replace(paper.prior, objective=objective)
+    if isinstance(prior, MaskGITConfig):
+        # As many weights as the linear prior has at this size, and drafts in which tokens can agree.
+        prior = replace(prior, width=48, heads=4, feed_forward=48, draft=4)
+    return replace(
+        paper,
+        tokenizer=replace(paper.tokenizer, conv=BatchConvConfig(channels=(16, 32, 32)), categories=16, classes=16),
+        sequence=replace(paper.sequence, width=256, heads=4, feed_forward=512, dropout=0.0),
+        prior=prior,
+        head=replace(paper.head, units=128),
+        optimization=JointOptimization(
+            tokenizer_rate=1e-3, dynamics_rate=1e-3, clip=100.0, rows=16, length=32, updates=1500, warmup=100, decay=0.1
+        ),
+    )
 
 
 def small_token_level(paper: TokenLevelConfig) -> TokenLevelConfig:

@@ -20,7 +20,15 @@ from dreamenvs.types import Segment
 class RandomTokens(Noise):
     """Noise to which all tokens are alike: a world model that draws from it draws from the whole vocabulary evenly."""
 
-    def categorical(self, logits: Tensor, draw: int = 0, *, coupled: bool = False, exclusive: bool = False) -> Tensor:
+    def categorical(
+        self,
+        logits: Tensor,
+        draw: int = 0,
+        *,
+        coupled: bool = False,
+        exclusive: bool = False,
+        places: Tensor | None = None,
+    ) -> Tensor:
         """Tokens (B, K), whatever the logits (B, K, V) are."""
         return super().categorical(torch.zeros_like(logits), draw, coupled=coupled, exclusive=exclusive)
 

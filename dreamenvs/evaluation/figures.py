@@ -34,7 +34,9 @@ class TokenFigures(NamedTuple):
     majority_accuracy: float
     """Of each place's most common token."""
     perplexity: float
-    """Of the true tokens under the prediction; NaN in a family that has no likelihood."""
+    """Of the true tokens under the prediction, exp of the mean of -ln p over all tokens: the lower, the better, from 1
+    to V for one that knows nothing. NaN in a family that has no likelihood. GIT-STORM defines it so (appendix K), yet
+    reads higher as better, as the use of tokens; how many values are in use is `CodebookUse.perplexity` here."""
     marginal_perplexity: float
     """Under each place's frequencies."""
 

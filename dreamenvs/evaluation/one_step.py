@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dreamenvs.data.episode import Episode
 from dreamenvs.evaluation.excerpts import Excerpts, Place, batches
-from dreamenvs.evaluation.listening import Listener
+from dreamenvs.evaluation.listening import Listener, surprise
 from dreamenvs.protocols import WorldModel
 from dreamenvs.random import Noise
 from dreamenvs.types import Outcome
@@ -78,12 +78,12 @@ def _watch(model: WorldModel[Any], excerpts: Excerpts, histogram: Tensor) -> Ite
         following = model.update(state, actions, excerpts.observations[:, step + 1])
         if counted.any():
             tokens, framed = model.tokens(following), ~excerpts.terminated[:, step]
-            guesses, surprise, outcome = _predict(model, state, actions, tokens)
+            guesses, nats, outcome = _predict(model, state, actions, tokens)
             _count(tokens[counted & framed], histogram)
             columns = (
                 (guesses == tokens).double().mean(1),
                 (model.tokens(state) == tokens).double().mean(1),
-                surprise,
+                nats,
                 framed,
                 outcome.rewards,
                 excerpts.rewards[:, step],
@@ -101,11 +101,12 @@ def _predict(model: WorldModel[Any], state: Any, actions: Tensor, tokens: Tensor
     noise = Noise(zeros, zeros, temperature=0.0)
     listener = Listener.build(noise, tokens, forcing=True)
     imagined, outcome = model.step(state, actions, listener)
+    nats = surprise(model, state, actions, tokens, listener)
     if listener.complete:
-        return listener.guesses, -listener.log_likelihood.double().mean(1), outcome
+        return listener.guesses, nats, outcome
     # Tokens that were answered may be in what the family made of them: ask again, without the truth.
     imagined, outcome = model.step(state, actions, noise)
-    return model.tokens(imagined), -listener.log_likelihood.double().mean(1), outcome
+    return model.tokens(imagined), nats, outcome
 
 
 def _count(tokens: Tensor, histogram: Tensor) -> None:

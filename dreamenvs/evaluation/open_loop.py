@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dreamenvs.data.episode import Episode
 from dreamenvs.evaluation.excerpts import Excerpts, Place, batches, cut
-from dreamenvs.evaluation.listening import Listener
+from dreamenvs.evaluation.listening import Listener, surprise
 from dreamenvs.evaluation.pictures import Frames, colour
 from dreamenvs.protocols import WorldModel
 from dreamenvs.random import Noise
@@ -109,14 +109,15 @@ def _dream(
         tokens = model.tokens(watched)
         noise = Noise(seeds, torch.full_like(seeds, step - last))
         listener = Listener.build(noise, tokens, forcing=False)
-        state, outcome = model.step(state, excerpts.actions[:, step], listener)
+        before = state
+        state, outcome = model.step(before, excerpts.actions[:, step], listener)
         steps.append(
             (
                 excerpts.counted[:, step],
                 excerpts.counted[:, step] & ~excerpts.terminated[:, step],
                 *_pixel_errors(model.decode(state), excerpts.observations, last, step + 1),
                 *_token_errors(model.tokens(state), seen, tokens, frequencies),
-                -listener.log_likelihood.double().mean(1),
+                surprise(model, before, excerpts.actions[:, step], tokens, listener),
                 -_likelihood(frequencies, tokens).log().mean(1),
                 outcome.rewards,
                 excerpts.rewards[:, step],

@@ -45,6 +45,8 @@ class JointOptimization:
     length: int = 64
     updates: int = 10_000
     warmup: int = 1000
+    decay: float = 1.0
+    """The share of the learning rates that is left at the end of a cosine; 1, as published, keeps them."""
 
 
 class FrameLevelModel(nn.Module, Generic[CacheT]):
@@ -115,6 +117,15 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         outcome = Outcome(self.reward(hidden), terminated, finite & ends.isfinite())
         return FrameState(tokens, state.tokens, hidden, cache), outcome
 
+    def log_likelihood(self, state: FrameState[CacheT], actions: Tensor, tokens: Tensor) -> Tensor | None:
+        """(B, K) of the next frame's tokens (B, K), if the prior is a `ScoringPrior`; otherwise it can be overheard."""
+        score = getattr(self.prior, "log_likelihood", None)
+        if score is None:
+            return None
+        hidden, _ = self.sequence.step(self._mix(state.tokens, actions), state.cache)
+        likelihood: Tensor = score(hidden, tokens, torch.stack([state.before, state.tokens], 1))
+        return likelihood
+
     def tokens(self, state: FrameState[CacheT]) -> Tensor:
         return state.tokens
 
@@ -151,6 +162,7 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
             length=chosen.length,
             updates=chosen.updates,
             warmup=chosen.warmup,
+            decay=chosen.decay,
         )
         return (stage,)
 

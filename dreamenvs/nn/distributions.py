@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dreamenvs.nn import ranks
 
@@ -88,4 +87,6 @@ def masked_mean(values: Tensor, valid: Tensor) -> Tensor:
 
 def one_hot(tokens: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Tokens (…) as floats (…, V)."""
-    return F.one_hot(tokens, classes).to(dtype)
+    # Not F.one_hot, which writes integers of eight bytes and then converts them.
+    codes = torch.zeros(*tokens.shape, classes, dtype=dtype, device=tokens.device)
+    return codes.scatter_(-1, tokens[..., None], 1)

@@ -57,7 +57,8 @@ class FactorizedConfig:
     rank: int = 0
     """0, as in the paper, for one linear layer from the hidden vector to all logits. With a rank R that layer gives R
     numbers per token, and a vector for each code turns them into logits: V / R times fewer weights."""
-
+    norm: bool = True
+    """Whether an RMSNorm comes first; STORM's Transformer ends with a norm of its own."""
     coupled: bool = False
     """Whether a frame's tokens are drawn with one random number instead of one each. Each token keeps its distribution,
     and one chance event has one outcome: where an action may not take effect, the paddle stays or moves, while tokens
@@ -79,7 +80,7 @@ class FactorizedPrior(nn.Module):
         super().__init__()
         self.config = config
         self.vocabulary = vocabulary
-        self.norm = RowRMSNorm(width)
+        self.norm = RowRMSNorm(width) if config.norm else nn.Identity()
         self.project = RowLinear(width, num_tokens * (config.rank or vocabulary))
         if config.rank:
             self.codes = nn.Parameter(torch.empty(vocabulary, config.rank))
@@ -100,7 +101,7 @@ class FactorizedPrior(nn.Module):
     def loss(self, hidden: Tensor, target: Posterior, valid: Tensor, past: Tensor) -> LossTerms:
         objective = self.config.objective
         if not isinstance(objective, CrossEntropyObjective):
-            return _divergences(objective, self.logits(hidden), target.logits, valid)
+            return divergences(objective, self.logits(hidden), target.logits, valid)
         tokens = target.tokens
         if not 0 < objective.sampled < tokens.shape[1]:
             return cross_entropy(objective, self.logits(hidden), tokens, valid)
@@ -138,15 +139,21 @@ def choose_tokens(changed: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def cross_entropy(
     objective: CrossEntropyObjective, logits: Tensor, tokens: Tensor, valid: Tensor, weights: Tensor | None = None
 ) -> LossTerms:
+    """Equation 6 for logits (N, K, V) and tokens (N, K) of frames, of which the valid (N,) count, weighted (N, K)."""
     per_token = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(tokens)
     dynamics = masked_mean((per_token if weights is None else per_token * weights).sum(-1), valid)
     return LossTerms(objective.weight * dynamics, {"dynamics": dynamics.detach()})
 
 
-def _divergences(objective: KLObjective, prior: Tensor, posterior: Tensor, valid: Tensor) -> LossTerms:
+def divergences(
+    objective: KLObjective, prior: Tensor, posterior: Tensor, valid: Tensor, weights: Tensor | None = None
+) -> LossTerms:
+    """Both terms of equation 14 for logits (N, K, V) of frames, of which the valid (N,) count, weighted (N, K)."""
+
     def divergence(prior: Tensor, posterior: Tensor) -> Tensor:
         ordered = (prior, posterior) if objective.direction == "prior_posterior" else (posterior, prior)
-        return masked_mean(kl(*ordered).sum(-1), valid)
+        per_token = kl(*ordered)
+        return masked_mean((per_token if weights is None else per_token * weights).sum(-1), valid)
 
     dynamics = divergence(prior, posterior.detach())
     representation = divergence(prior.detach(), posterior)

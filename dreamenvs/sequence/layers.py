@@ -15,7 +15,7 @@ from dreamenvs.nn.layers import RowLayerNorm, RowRMSNorm, row_gelu, row_linear, 
 class Layer(Protocol):
     """One layer around its attention, which the Transformer computes."""
 
-    def project(self, hidden: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
+    def project(self, hidden: Tensor, turns: Tensor | None) -> tuple[Tensor, ...]:
         """Queries, keys and values (..., heads, head_dim) of hidden (..., D), with turns (..., 1, head_dim / 2)."""
         ...
 
@@ -37,7 +37,7 @@ class LeanLayer(nn.Module):
         self.up = nn.Linear(width, feed_forward, bias=False)
         self.down = nn.Linear(feed_forward, width, bias=False)
 
-    def project(self, hidden: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
+    def project(self, hidden: Tensor, turns: Tensor | None) -> tuple[Tensor, ...]:
         return split_heads(row_linear(self.attention_norm(hidden), self.qkv.weight), self.heads, turns)
 
     def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class GPTLayer(nn.Module):
             initial.normal_(linear.weight)
             nn.init.zeros_(linear.bias)
 
-    def project(self, hidden: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
+    def project(self, hidden: Tensor, turns: Tensor | None) -> tuple[Tensor, ...]:
         return split_heads(row_linear(self.attention_norm(hidden), self.qkv.weight, self.qkv.bias), self.heads, turns)
 
     def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
@@ -77,15 +77,56 @@ class GPTLayer(nn.Module):
         return F.dropout(added, self.dropout, self.training)
 
 
-def split_heads(projected: Tensor, heads: int, turns: Tensor) -> tuple[Tensor, ...]:
-    """Queries, keys and values (..., heads, head_dim) of what one matrix made of them (..., 3·D), turned."""
+class PostLayer(nn.Module):
+    """LayerNorm after each residual, ReLU, no bias around attention: STORM's block (GIT-STORM, table 13)."""
+
+    def __init__(self, width: int, heads: int, feed_forward: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.attention_norm = RowLayerNorm(width, POST_EPSILON)
+        self.up = nn.Linear(width, feed_forward)
+        self.down = nn.Linear(feed_forward, width)
+        self.feed_forward_norm = RowLayerNorm(width, POST_EPSILON)
+
+    def project(self, hidden: Tensor, turns: Tensor | None) -> tuple[Tensor, ...]:
+        return split_heads(row_linear(hidden, self.qkv.weight), self.heads, turns)
+
+    def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
+        hidden = self.attention_norm(hidden + self._drop(row_linear(attended, self.out.weight)))
+        raised = row_linear(hidden, self.up.weight, self.up.bias).relu_()
+        normal: Tensor = self.feed_forward_norm(
+            hidden + self._drop(row_linear(raised, self.down.weight, self.down.bias))
+        )
+        return normal
+
+    def _drop(self, added: Tensor) -> Tensor:
+        return F.dropout(added, self.dropout, self.training)
+
+
+POST_EPSILON = 1e-6
+
+
+def split_heads(projected: Tensor, heads: int, turns: Tensor | None) -> tuple[Tensor, ...]:
+    """Queries, keys and values (..., heads, head_dim) of what one matrix made of them (..., 3·D), turned if at all."""
     parts = projected.contiguous().view(*projected.shape[:-1], 3 * heads, -1)
+    if turns is None:
+        return parts[..., :heads, :], parts[..., heads : 2 * heads, :], parts[..., 2 * heads :, :]
     turned = rotate(parts[..., : 2 * heads, :], turns)
     return turned[..., :heads, :], turned[..., heads:, :], parts[..., 2 * heads :, :]
 
 
-LAYERS: dict[str, type[LeanLayer] | type[GPTLayer]] = {"lean": LeanLayer, "gpt": GPTLayer}
-NORMS: dict[str, type[RowRMSNorm] | type[RowLayerNorm]] = {"lean": RowRMSNorm, "gpt": RowLayerNorm}
+LAYERS: dict[str, type[LeanLayer] | type[GPTLayer] | type[PostLayer]] = {
+    "lean": LeanLayer,
+    "gpt": GPTLayer,
+    "post": PostLayer,
+}
+NORMS: dict[str, type[RowRMSNorm] | type[RowLayerNorm] | type[nn.Identity]] = {
+    "lean": RowRMSNorm,
+    "gpt": RowLayerNorm,
+    "post": nn.Identity,
+}
 """What comes after the last layer."""
 
 

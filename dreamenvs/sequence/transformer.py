@@ -1,7 +1,7 @@
 """A causal Transformer over a sliding window, with STEP-VQ's sizes (table 14).
 
-Each input attends to the last `window` inputs, itself included, in every layer. Positions are rotary: the paper names
-none, and learned absolute ones would force the whole window to be encoded again whenever it slides.
+Each input attends to the last `window` inputs, itself included, in every layer. Positions are rotary, for the paper
+names none, or learned and cyclic as STORM's: see `sequence/positions.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from dreamenvs.nn.attention import attend_band, attend_few, attend_visible, rotary_turns
+from dreamenvs.nn.attention import attend_band, attend_few, attend_visible
 from dreamenvs.sequence.cache import (
     BLOCK,
     TransformerCache,
@@ -26,8 +26,9 @@ from dreamenvs.sequence.cache import (
     write_last,
 )
 from dreamenvs.sequence.layers import LAYERS, NORMS, as_layers
+from dreamenvs.sequence.positions import PositionsName, build_positions
 
-LayerName = Literal["lean", "gpt"]
+LayerName = Literal["lean", "gpt", "post"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,8 @@ class TransformerConfig:
     usable while no more than K + 1 inputs were appended after it: for token-level models a block of tokens less one."""
     layer: LayerName = "lean"
     """What the layers are made of, beside attention: see `sequence/layers.py`."""
+    positions: PositionsName = "rotary"
+    """`rotary`, or `learned` and cyclic: see `sequence/positions.py`."""
 
     def __post_init__(self) -> None:
         if self.width % (2 * self.heads):
@@ -55,6 +58,8 @@ class TransformerConfig:
             raise ValueError("layers, feed_forward and window are at least 1, slack at least 0")
         if self.layer not in get_args(LayerName):
             raise ValueError(f"layer is one of {get_args(LayerName)}, not {self.layer!r}")
+        if self.positions not in get_args(PositionsName):
+            raise ValueError(f"positions is one of {get_args(PositionsName)}, not {self.positions!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +89,7 @@ class BlockTransformerConfig:
 
 
 class Transformer(nn.Module):
-    """A stack of pre-norm blocks; implements `SequenceModel`."""
+    """A stack of layers with attention between their halves; implements `SequenceModel`."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -92,6 +97,7 @@ class Transformer(nn.Module):
         sizes = (config.width, config.heads, config.feed_forward, config.dropout)
         self.blocks = nn.ModuleList(LAYERS[config.layer](*sizes) for _ in range(config.layers))
         self.final_norm = NORMS[config.layer](config.width)
+        self.positions = build_positions(config.positions, config.width, config.heads, config.window)
 
     @property
     def width(self) -> int:
@@ -103,8 +109,8 @@ class Transformer(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Hidden (B, T, D) of inputs (B, T, D)."""
-        turns = self._turns(torch.arange(inputs.shape[1], device=inputs.device))
-        hidden = inputs
+        positions = self.positions.begin(inputs) + torch.arange(inputs.shape[1], device=inputs.device)
+        turns, hidden = self.positions.turns(positions, inputs.dtype), self.positions.place(inputs, positions)
         for layer in as_layers(self.blocks):
             queries, keys, values = (part.transpose(1, 2) for part in layer.project(hidden, turns))
             attended = attend_band(queries, keys, values, self.config.window)
@@ -119,7 +125,7 @@ class Transformer(nn.Module):
             # Whole blocks, as in `next_view`: a sum over other numbers of slots may be rounded differently.
             slots = -(-(config.window + config.slack) // BLOCK) * BLOCK
         shape = (rows, config.heads, config.layers, slots, self.head_dim)
-        return initial_ring(shape, self.final_norm.weight)
+        return initial_ring(shape, next(self.parameters()))
 
     @torch.no_grad()
     def extend(self, inputs: Tensor, cache: TransformerCache) -> tuple[Tensor, TransformerCache]:
@@ -130,7 +136,7 @@ class Transformer(nn.Module):
         new = copy_ring(cache, self.config.window)
         positions = cache.position[:, None] + torch.arange(inputs.shape[1], device=inputs.device)  # (B, T)
         visible = self._visible(held_inputs(cache), positions)
-        turns, hidden = self._turns(positions), inputs
+        turns, hidden = self.positions.turns(positions, inputs.dtype), self.positions.place(inputs, positions)
         for i, layer in enumerate(as_layers(self.blocks)):
             queries, keys, values = (part.transpose(1, 2) for part in layer.project(hidden, turns))
             all_keys = torch.cat((new.keys[:, :, i], keys), 2)
@@ -156,7 +162,7 @@ class Transformer(nn.Module):
         all_keys, all_values = cache.keys.flatten(0, 1), cache.values.flatten(0, 1)  # (B · heads, layers, slots, d)
         key_slots, value_slots = cache.keys.view(-1, self.head_dim), cache.values.view(-1, self.head_dim)
         positions = cache.position[:, None] + torch.arange(count, device=inputs.device)
-        turns, hidden = self._turns(positions), inputs
+        turns, hidden = self.positions.turns(positions, inputs.dtype), self.positions.place(inputs, positions)
         for i, layer in enumerate(as_layers(self.blocks)):
             # (B, T, heads, d) as (B · heads, T, d): a view of one input, a copy of several.
             parts = (part.transpose(1, 2).reshape(-1, count, self.head_dim) for part in layer.project(hidden, turns))
@@ -180,7 +186,3 @@ class Transformer(nn.Module):
         sources = torch.cat((held, positions), 1)[:, None]
         age = positions[..., None] - sources
         return ((age >= 0) & (age < self.config.window) & (sources >= 0))[:, None]
-
-    def _turns(self, positions: Tensor) -> Tensor:
-        """The same for all heads: (..., 1, head_dim / 2) of positions (...)."""
-        return rotary_turns(positions, self.head_dim, self.final_norm.weight.dtype)[..., None, :]

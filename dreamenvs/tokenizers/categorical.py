@@ -8,6 +8,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from dreamenvs.nn.batch_conv import BatchConvConfig, BatchDecoder, BatchEncoder
 from dreamenvs.nn.conv import ConvConfig, Decoder, Encoder, grid_shape, squared_error
 from dreamenvs.nn.distributions import one_hot, straight_through, unimix
 from dreamenvs.protocols import Posterior
@@ -17,9 +18,10 @@ from dreamenvs.protocols import Posterior
 class CategoricalConfig:
     """Categorical variables that describe the whole frame; the defaults are those of the CB baselines."""
 
-    conv: ConvConfig = field(
+    conv: ConvConfig | BatchConvConfig = field(
         default_factory=lambda: ConvConfig(channels=(32, 64, 128, 256, 256), strides=(1, 2, 2, 2, 2))
     )
+    """STORM has `BatchConvConfig()`."""
     categories: int = 32
     classes: int = 32
     unimix: float = 0.01
@@ -34,10 +36,11 @@ class CategoricalTokenizer(nn.Module):
         self.config = config
         self.grid = grid_shape(config.conv, observation_shape)
         features = config.conv.channels[-1] * self.grid[0] * self.grid[1]
-        self.encoder = Encoder(config.conv, observation_shape)
+        normed = isinstance(config.conv, BatchConvConfig)  # the decoder begins with a norm, which would undo a bias
+        self.encoder = _build_encoder(config.conv, observation_shape)
         self.contract = nn.Linear(features, self.latent_width)
-        self.expand = nn.Linear(self.latent_width, features)
-        self.decoder = Decoder(config.conv, observation_shape)
+        self.expand = nn.Linear(self.latent_width, features, bias=not normed)
+        self.decoder = _build_decoder(config.conv, observation_shape)
 
     @property
     def num_tokens(self) -> int:
@@ -83,3 +86,11 @@ class CategoricalTokenizer(nn.Module):
     def _logits(self, observations: Tensor) -> Tensor:
         logits: Tensor = self.contract(self.encoder(observations).flatten(1))
         return rearrange(logits, "n (k v) -> n k v", v=self.vocabulary)
+
+
+def _build_encoder(config: ConvConfig | BatchConvConfig, shape: tuple[int, int, int]) -> Encoder | BatchEncoder:
+    return BatchEncoder(config, shape) if isinstance(config, BatchConvConfig) else Encoder(config, shape)
+
+
+def _build_decoder(config: ConvConfig | BatchConvConfig, shape: tuple[int, int, int]) -> Decoder | BatchDecoder:
+    return BatchDecoder(config, shape) if isinstance(config, BatchConvConfig) else Decoder(config, shape)

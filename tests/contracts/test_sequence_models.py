@@ -27,6 +27,12 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "gpt": lambda: Transformer(
         TransformerConfig(width=WIDTH, heads=2, layers=2, feed_forward=48, window=8, slack=2, layer="gpt")
     ),
+    "storm": lambda: Transformer(
+        TransformerConfig(width=WIDTH, heads=2, layers=2, feed_forward=48, window=8, layer="post", positions="learned")
+    ),
+    "learned-unit-window": lambda: Transformer(
+        TransformerConfig(width=WIDTH, heads=2, layers=1, window=1, positions="learned")
+    ),
 }
 
 

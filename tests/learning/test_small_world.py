@@ -51,6 +51,7 @@ def fit(config: Any, family: str, updates: int) -> Any:
 
 # A frame of this world holds about one nat of news, all of which the usual free bits would give away.
 KL = FactorizedConfig(objective=KLObjective(free_bits=0.1))
+STORM_KL = KLObjective(dynamics=0.5, free_bits=0.1)
 CROSS_ENTROPY = FactorizedConfig(objective=CrossEntropyObjective())
 CASES = {
     "STEPVQ": ("STEPVQ", replace(CONFIGS["STEPVQ"], prior=KL)),
@@ -58,6 +59,7 @@ CASES = {
     "STEPVQT": ("STEPVQT", replace(CONFIGS["STEPVQT"], prior=KL)),
     "CB": ("CB", CONFIGS["CB"]),
     "CBT": ("CBT", CONFIGS["CBT"]),
+    "STORM": ("STORM", replace(CONFIGS["STORM"], prior=replace(CONFIGS["STORM"].prior, objective=STORM_KL))),
 }
 
 

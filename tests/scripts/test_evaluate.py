@@ -57,15 +57,18 @@ def breakout(tmp_path: Path) -> Path:
 def test_a_dream_is_measured_and_its_card_says_so(breakout: Path, tmp_path: Path) -> None:
     before = (breakout / "weights.safetensors").read_bytes()
     little = ["--steps", "120", "--starts", "8", "--horizon", "3", "--episodes", "3", "--transfer-horizon", "20"]
-    result = run(tmp_path, str(breakout), *little, "--train-steps", "0", "--update-card")
+    video = ["--video.count", "9", "--video.context", "2", "--video.horizon", "3"]
+    result = run(tmp_path, str(breakout), *little, *video, "--train-steps", "0", "--update-card")
     assert result.returncode == 0, result.stderr
     assert "one step ahead" in result.stdout
+    assert "last frame copied" in result.stdout
     assert "real, whole episodes" in result.stdout
     out = tmp_path / "runs" / "evaluate" / breakout.name
     assert {path.name for path in out.iterdir()} == {
         "results.json",
         "psnr.png",
         "events.png",
+        "video.png",
         "returns.png",
         "beside.gif",
     }
@@ -73,12 +76,25 @@ def test_a_dream_is_measured_and_its_card_says_so(breakout: Path, tmp_path: Path
     assert results["fidelity"]["setting"]["steps"] > 50
     assert results["transfer"]["random"]["setting"]["episodes"] == 3
 
+    assert results["video"]["setting"]["videos"] == 9
+    assert results["video"]["distance"] == "Fréchet distance on random 3D features (FRVD)"
+    assert results["video"]["perplexity"]["one_step"]["mean"] > 1
+
     card = dreamenvs.load(breakout).card  # which verifies the manifest
     assert card["fidelity"] == results["fidelity"]
     assert card["transfer"] == results["transfer"]
+    assert card["video"] == results["video"]
     assert card["commands"] == ["made by hand", results["command"]]
     assert "| horizon | frames | psnr |" in (breakout / "card.md").read_text()
     assert (breakout / "weights.safetensors").read_bytes() == before
+
+
+def test_too_few_videos_are_told_before_anything_is_measured(breakout: Path, tmp_path: Path) -> None:
+    result = run(tmp_path, str(breakout), "--steps", "60", "--video.count", "256")
+    assert result.returncode == 1
+    assert "256 videos of 8 + 48 frames were asked for" in result.stderr
+    assert "--video.fewer" in result.stderr
+    assert "fidelity" not in result.stderr
 
 
 def test_a_dream_of_crafter_has_scores(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from dreamenvs.envs.catalog import FAMILIES as SPELLINGS
 from dreamenvs.envs.catalog import fitting_command
 from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization
 from dreamenvs.models.step_vq import StepVQConfig
+from dreamenvs.models.storm import StormConfig
 from dreamenvs.models.turns import TurnConfig, TurnsOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.types import DiscreteActions, LossTerms, WorldSpec
@@ -63,6 +64,8 @@ def save_dots(directory: Path) -> Replay:
 
 def small_config(family: str, preset: str) -> Any:
     """In the place of the presets: what is tested here does not depend on the size of the model."""
+    if isinstance(CONFIGS[family], StormConfig):
+        return replace(CONFIGS[family], optimization=JointOptimization(rows=4, length=8))
     if not isinstance(CONFIGS[family], StepVQConfig):
         turns = TurnsOptimization(
             tokenizer=TurnConfig(rows=4, length=2, updates=4), dynamics=TurnConfig(rows=4, length=8, updates=3)
@@ -117,7 +120,9 @@ def lines() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("family", [name for name, config in CONFIGS.items() if not isinstance(config, StepVQConfig)])
 def test_every_family_goes_the_whole_way(family: str, script: Any) -> None:
     """From data to an environment, with its fidelity in the card."""
-    fit(script, family=SPELLINGS[family])
+    at_once = isinstance(CONFIGS[family], StormConfig)
+    joint = {"tokenizer_updates": None, "dynamics_updates": None, "joint_updates": 4} if at_once else {}
+    fit(script, family=SPELLINGS[family], **joint)
     envs = gym.make_vec(f"dreamenvs/{family}-Dots-v0", num_envs=3, checkpoint="dream", obs_type="latent")
     observations, _ = envs.reset(seed=0)
     assert observations.shape == (3, dreamenvs.load("dream").model.num_features)

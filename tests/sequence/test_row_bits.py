@@ -28,7 +28,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(params=["mamba2", "retnet", "transformer", "gpt"])
+@pytest.fixture(params=["mamba2", "retnet", "transformer", "gpt", "storm"])
 def model(request: pytest.FixtureRequest) -> Any:
     """The paper's widths, which decide how BLAS splits the work."""
     torch.manual_seed(0)
@@ -36,6 +36,9 @@ def model(request: pytest.FixtureRequest) -> Any:
         return Mamba2(Mamba2Config(layers=1)).eval()
     if request.param == "gpt":
         return Transformer(TransformerConfig(layers=1, window=16, slack=2, layer="gpt")).eval()
+    if request.param == "storm":
+        config = TransformerConfig(layers=1, feed_forward=1024, window=16, layer="post", positions="learned")
+        return Transformer(config).eval()
     if request.param == "retnet":
         return RetNet(RetNetConfig(layers=1)).eval()
     return Transformer(TransformerConfig(layers=1, window=16)).eval()

@@ -1,0 +1,91 @@
+"""STORM (Zhang et al., 2023) and GIT-STORM, as the latter's paper has them: sections 3 and A.1, tables 8 to 14.
+
+A categorical autoencoder, a state mixer, a causal Transformer over frames and a prior, all fitted at once. The prior is
+linear in STORM and a MaskGIT in GIT-STORM; VQ tokens under either are the paper's table 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dreamenvs.actions import ActionEncoder
+from dreamenvs.heads import HeadConfig, RewardHead, TerminationHead
+from dreamenvs.mixers import MixerConfig, StateMixerConfig, build_mixer
+from dreamenvs.models.family import Family
+from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization
+from dreamenvs.models.turns import TurnsOptimization
+from dreamenvs.nn.batch_conv import BatchConvConfig
+from dreamenvs.priors.factorized import FactorizedConfig, FactorizedPrior, KLObjective
+from dreamenvs.priors.maskgit import MaskGITConfig, MaskGITPrior
+from dreamenvs.sequence.transformer import Transformer, TransformerConfig
+from dreamenvs.tokenizers.categorical import CategoricalConfig, CategoricalTokenizer
+from dreamenvs.tokenizers.vq import VQConfig, VQTokenizer
+from dreamenvs.types import WorldSpec
+
+PriorConfig = FactorizedConfig | MaskGITConfig
+"""What predicts the next frame's tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StormConfig:
+    """A frame-level world model with categorical latents and a Transformer; the defaults are STORM's."""
+
+    tokenizer: CategoricalConfig | VQConfig = field(default_factory=lambda: CategoricalConfig(conv=BatchConvConfig()))
+    mixer: MixerConfig = field(default_factory=StateMixerConfig)
+    sequence: TransformerConfig = field(
+        default_factory=lambda: TransformerConfig(
+            layers=2, feed_forward=1024, window=64, layer="post", positions="learned"
+        )
+    )
+    prior: PriorConfig = field(
+        # Free bits apply to the mean over a batch, as published: a frame may have less where another has more.
+        default_factory=lambda: FactorizedConfig(objective=KLObjective(dynamics=0.5), unimix=0.01, norm=False)
+    )
+    head: HeadConfig = field(default_factory=lambda: HeadConfig(units=512, layers=2, activation="relu"))
+    optimization: JointOptimization | TurnsOptimization = field(
+        default_factory=lambda: JointOptimization(dynamics_rate=1e-4, warmup=0)
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.optimization, TurnsOptimization) and isinstance(self.prior.objective, KLObjective):
+            raise ValueError(
+                "in turns the dynamics see tokens and no posterior, which KLObjective compares with; "
+                "use CrossEntropyObjective or JointOptimization"
+            )
+
+
+def build(config: StormConfig, spec: WorldSpec) -> FrameLevelModel[Any]:
+    """Assemble a world model of STORM's kind."""
+    tokenizer = (
+        VQTokenizer(config.tokenizer, spec.observation_shape)
+        if isinstance(config.tokenizer, VQConfig)
+        else CategoricalTokenizer(config.tokenizer, spec.observation_shape)
+    )
+    actions, width = ActionEncoder(spec.actions).width, config.sequence.width
+    return FrameLevelModel(
+        spec,
+        tokenizer=tokenizer,
+        mixer=build_mixer(config.mixer, tokenizer.num_tokens, tokenizer.latent_width, actions, width),
+        sequence=Transformer(config.sequence),
+        prior=_build_prior(config.prior, width, tokenizer),
+        reward=RewardHead(config.head, width),
+        termination=TerminationHead(config.head, width),
+        optimization=config.optimization,
+    )
+
+
+def _build_prior(
+    config: PriorConfig, width: int, tokenizer: CategoricalTokenizer | VQTokenizer
+) -> FactorizedPrior | MaskGITPrior:
+    if isinstance(config, FactorizedConfig):
+        return FactorizedPrior(config, width, tokenizer.num_tokens, tokenizer.vocabulary)
+    # The tokens of a VQ lie on a grid, as TECO's do; categoricals have no places.
+    grid = tokenizer.grid if isinstance(tokenizer, VQTokenizer) else None
+    return MaskGITPrior(config, width, tokenizer.num_tokens, tokenizer.vocabulary, grid)
+
+
+FAMILIES = (
+    Family(name="STORM", config=StormConfig, paper=StormConfig(), build=build),
+    Family(name="GITSTORM", config=StormConfig, paper=StormConfig(prior=MaskGITConfig()), build=build),
+)
