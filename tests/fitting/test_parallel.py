@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ TURNS = TurnsOptimization(
 JOINT = JointOptimization(rows=3, length=7, updates=6, warmup=1, clip=0.5, tokenizer_rate=1e-3, dynamics_rate=1e-3)
 BITS = 0.1
 FREE_BITS = 1.15
-FAMILY_NAMES = ("STEPVQ", "CBT", "REM", "DeltaIRIS")
+FAMILY_NAMES = ("STEPVQ", "CBT", "STORM", "REM", "DeltaIRIS")
 
 
 def build(family: str, dropout: float = 0.0) -> Any:
@@ -55,16 +56,25 @@ def build(family: str, dropout: float = 0.0) -> Any:
         # In the second update the free bits lie between the divergences that the ranks have by themselves.
         objective = KLObjective(free_bits=FREE_BITS, representation=0.5)
         changes = {"optimization": JOINT, "prior": replace(config.prior, objective=objective)}
+    elif family == "STORM":
+        # Learned positions begin anywhere, at random.
+        changes, sequence = {"optimization": JOINT}, replace(sequence, positions="rotary")
     elif family == "DeltaIRIS":
         changes["tokenizer"] = replace(config.tokenizer, revival_updates=100)
     torch.manual_seed(7)
     model: Any = FAMILIES[family].build(replace(config, sequence=sequence, **changes), DISCRETE)
     if family == "DeltaIRIS":
         model.tokenizer.quantizer.usage[2:] = 0.0  # idle codes, to be revived
-    if family == "CBT":
-        model.tokenizer.eval()
-        model.tokenizer.train = lambda mode=True: model.tokenizer  # its tokens are then the most likely ones
+    if "tokenizer" not in {stage.name for stage in model.stages()}:
+        model.tokenizer.train = partial(keep_most_likely, model.tokenizer)
     return model.double()
+
+
+def keep_most_likely(tokenizer: nn.Module, mode: bool = True) -> nn.Module:
+    """In the place of a categorical tokenizer's `train`: its parts may train, but it does not draw tokens."""
+    nn.Module.train(tokenizer, mode)
+    tokenizer.training = False
+    return tokenizer
 
 
 def outcome(family: str, ranks: Ranks = ALONE, dropout: float = 0.0) -> dict[str, Tensor]:
@@ -145,7 +155,7 @@ def test_two_ranks_are_one_process(family: str, results: dict[str, list[dict[str
     # Rounding alone: reward and termination are computed in float32.
     for name, value in expected.items():
         assert torch.allclose(found[name].double(), value.double(), rtol=1e-6, atol=1e-7), name
-    start, last = build(family).state_dict(), "world_model" if family == "CBT" else "dynamics"
+    start, last = build(family).state_dict(), "world_model" if family in ("CBT", "STORM") else "dynamics"
     moved = [name for name, value in start.items() if not torch.equal(value, expected[f"{last}.{name}"])]
     assert len(moved) > 0.9 * len(start)
 
