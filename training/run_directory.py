@@ -35,7 +35,9 @@ class RunDirectory:
         """Whether there is a state to go on from."""
         return is_artifact(self.state)
 
-    def open(self, identity: Mapping[str, Any], arguments: Mapping[str, Any], *, restart: bool = False) -> None:
+    def open(
+        self, identity: Mapping[str, Any], arguments: Mapping[str, Any], *, restart: bool = False, ranks: int = 1
+    ) -> None:
         """Begin a run or go on with one; a directory that holds another run is refused.
 
         `identity` is what decides the weights: it must be the same for a run to go on.
@@ -47,7 +49,7 @@ class RunDirectory:
             self._check(json.loads(config.read_text(encoding="utf-8"))["identity"], json.loads(json.dumps(identity)))
         self.pictures.mkdir(parents=True, exist_ok=True)
         _write_json(config, {"identity": identity, "arguments": arguments})
-        _write_json(self.path / "versions.json", versions())
+        _write_json(self.path / "versions.json", versions() | {"ranks": ranks})
 
     def _check(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         changes = list(differences(old, new))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dreamenvs.fitting.parallel import ALONE, Ranks
 from dreamenvs.nn.optimization import NonFiniteLossError as NonFiniteLossError
 from dreamenvs.nn.optimization import export_moments, restore_moments
 from dreamenvs.protocols import Stage
@@ -26,10 +27,14 @@ class Measured(NamedTuple):
 
 
 class Updater:
-    """One update after another of a stage's parameters; `buffers` are what its loss moves besides, such as codes."""
+    """One update after another of a stage's parameters; `buffers` are what its loss moves besides, such as codes.
 
-    def __init__(self, stage: Stage, buffers: tuple[Tensor, ...] = ()) -> None:
+    Each of several ranks is given its rows of a batch; all make the same update, that of the whole batch.
+    """
+
+    def __init__(self, stage: Stage, buffers: tuple[Tensor, ...] = (), ranks: Ranks = ALONE) -> None:
         self.stage = stage
+        self._ranks = ranks
         self._buffers = buffers
         self._parameters: list[nn.Parameter] = [each for group in stage.groups for each in group.parameters]
         settings = [
@@ -44,13 +49,15 @@ class Updater:
         for group, setting in zip(self.stage.groups, self._optimizer.param_groups, strict=True):
             setting["lr"] = group.learning_rate * rate
         before = [buffer.clone() for buffer in self._buffers]
-        terms = self.stage.loss(segment)
+        with self._ranks.together():
+            terms = self.stage.loss(segment)
         parts = {part: float(amount) for part, amount in terms.parts.items()}
         loss = float(terms.total.detach())
         if not math.isfinite(loss):
             raise self._refuse("loss", loss, update, parts, before)
         self._optimizer.zero_grad(set_to_none=True)
         terms.total.backward()  # type: ignore[no-untyped-call]
+        self._ranks.average_gradients(self._parameters)
         norm = float(nn.utils.clip_grad_norm_(self._parameters, self.stage.clip))
         if not math.isfinite(norm):
             raise self._refuse("gradient", norm, update, parts, before)
