@@ -1,10 +1,11 @@
-"""Learning: STORM overfits eight segments, all of it at once, and dreams them back."""
+"""Learning: STORM and GIT-STORM overfit eight segments, all of it at once, and dream them back."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from dreamenvs.evaluation.fidelity import measure
@@ -20,9 +21,10 @@ EPISODES = [block_episode(seed, steps=11) for seed in range(8)]
 FAST = JointOptimization(tokenizer_rate=3e-3, dynamics_rate=3e-3, rows=8, length=12, updates=300, warmup=10, decay=0.1)
 
 
-def test_eight_segments_are_learned_by_heart() -> None:
+@pytest.mark.parametrize("family", ["STORM", "GITSTORM"])
+def test_eight_segments_are_learned_by_heart(family: str) -> None:
     torch.manual_seed(0)
-    small: StormConfig = CONFIGS["STORM"]
+    small: StormConfig = CONFIGS[family]
     config = replace(
         small,
         sequence=replace(small.sequence, dropout=0.0, window=12),
@@ -30,7 +32,7 @@ def test_eight_segments_are_learned_by_heart() -> None:
         head=replace(small.head, units=64),
         optimization=FAST,
     )
-    model = FAMILIES["STORM"].build(config, SPEC)
+    model = FAMILIES[family].build(config, SPEC)
     for _ in Fit(model, EPISODES).run():
         pass
     result = measure(model.eval(), EPISODES, np.random.default_rng(0), horizon=5, context=2)
