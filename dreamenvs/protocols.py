@@ -34,6 +34,8 @@ class Stage:
 
     name: str
     loss: Callable[[Segment], LossTerms]
+    """Of a batch, which several ranks may share: whatever is summed over the batch is summed through `nn.ranks`, as by
+    `masked_mean`."""
     groups: tuple[ParameterGroup, ...]
     clip: float
     """The largest gradient norm over all groups together."""

@@ -179,7 +179,7 @@ def fit_and_tell(args: Args, ranks: Ranks) -> None:
             context_length=args.context_length,
             save_minutes=args.save_minutes,
             picture_minutes=args.picture_minutes,
-            restart=args.restart,
+            restart=args.restart and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0",  # by torchrun itself
         ),
         ranks,
     )

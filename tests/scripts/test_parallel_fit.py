@@ -20,7 +20,6 @@ from dreamenvs.fitting.state import read_progress, read_weights
 from tests.fitting.test_fit import equal
 from tests.scripts.test_fit import ROOT, TRAINING, save_dots
 
-RUN = Path("runs/STEPVQ-Dots")
 UPDATES = 40
 
 RANK = f"""
@@ -87,7 +86,7 @@ def wait_for(name: str, text: str) -> None:
     for _ in range(3000):
         if text in Path(f"{name}.log").read_text():
             return
-        time.sleep(0.02)
+        time.sleep(0.05)
     raise AssertionError(Path(f"{name}.log").read_text())
 
 
@@ -95,18 +94,30 @@ def weights(name: str) -> dict[str, torch.Tensor]:
     return read_weights(Path("runs") / name / "state")
 
 
-def test_two_ranks_fit_what_one_does_and_a_killed_one_is_made_good(place: Path) -> None:
+def test_signals_that_torchrun_repeats_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TRAINING))
+    from interruption import interruption
+
+    before = signal.getsignal(signal.SIGINT)
+    with interruption(insistent=True) as stop:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert stop.wait(10)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_where_a_rank_is_killed_the_job_ends_and_the_same_command_makes_it_good(place: Path) -> None:
     printed = fit(2, "whole")
     assert "2 ranks share every batch" in printed
     assert printed.count("gymnasium.make") == printed.count(" parameters; run ") == 1  # the first rank tells
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["whole"]
     card = dreamenvs.load("dream").card
     assert card["fitting"]["ranks"] == 2
     assert card["commands"][0].startswith("torchrun --nproc-per-node 2 training/fit_world_model.py")
-    assert json.loads(Path("runs/whole/versions.json").read_text()) | {"ranks": 2, "threads": 1} == json.loads(
-        Path("runs/whole/versions.json").read_text()
-    )
+    versions = json.loads(Path("runs/whole/versions.json").read_text())
+    assert (versions["ranks"], versions["threads"]) == (2, 1)
 
-    # The second rank is killed while the first has saved some updates and lost others.
+    # The second rank is killed while both are under way.
     Path("hold").write_text("30")
     with started(2, "killed", save_minutes=0.0) as process:
         wait_for("killed", "update tokenizer 30")
