@@ -97,10 +97,10 @@ def _table(costs: list[Cost], online: Online, preset: Preset) -> str:
         [
             cost.name,
             f"{cost.updates:,}",
-            f"{cost.seconds:.3g}",
-            f"{cost.flop / 1e9:,.3g}",
-            f"{cost.updates * cost.flop / 1e15:,.3g}",
-            f"{cost.updates * cost.seconds / 3600:,.3g}",
+            _text(cost.seconds),
+            _text(cost.flop / 1e9),
+            _text(cost.updates * cost.flop / 1e15),
+            _text(cost.updates * cost.seconds / 3600),
         ]
         for cost in costs
     ]
@@ -114,11 +114,15 @@ def _table(costs: list[Cost], online: Online, preset: Preset) -> str:
     columns = ["", "updates", "s/update", "GFLOP/update", "PFLOP", "hours"]
     return (
         f"{text_table(columns, rows)}\n"
-        f"altogether {total:,.3g} PFLOP, {hours:,.3g} hours as measured now on {torch.get_num_threads()} threads; "
+        f"altogether {_text(total)} PFLOP, {_text(hours)} hours as measured now on {torch.get_num_threads()} threads; "
         "real steps and evaluations not counted\n"
         f"memory about {memory / 2**30:.2g} GiB for weights, moments, gradients and one update; "
         f"{disk / 2**30:.2g} GiB of frames on disk"
     )
+
+
+def _text(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def random_segment(spec: WorldSpec, rows: int, length: int) -> Segment:
