@@ -41,5 +41,5 @@ $(VENV)/.for-dream: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.for-test: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e ".[test,train,sb3,atari,minatar,crafter,minari]"
+	$(INSTALL) -e ".[test,train,sb3,atari,minatar,crafter,minari,dmc,ray]"
 	@touch $@

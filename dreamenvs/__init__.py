@@ -9,6 +9,9 @@ from dreamenvs.envs.library import DreamNotFoundError, locate
 from dreamenvs.envs.registration import register, register_all
 
 if TYPE_CHECKING:
+    from dreamenvs.agents.player import Player as Player
+    from dreamenvs.agents.saving import load_agent as load_agent
+    from dreamenvs.agents.saving import save_agent as save_agent
     from dreamenvs.checkpoint import CheckpointError as CheckpointError
     from dreamenvs.checkpoint import save_checkpoint as save
     from dreamenvs.envs.loading import load as load
@@ -16,16 +19,31 @@ if TYPE_CHECKING:
     from dreamenvs.envs.real import make_real_vec as make_real_vec
 
 __version__ = "0.1.0"
-__all__ = ["CheckpointError", "DreamNotFoundError", "load", "locate", "make_real", "make_real_vec", "register", "save"]
+__all__ = [
+    "CheckpointError",
+    "DreamNotFoundError",
+    "Player",
+    "load",
+    "load_agent",
+    "locate",
+    "make_real",
+    "make_real_vec",
+    "register",
+    "save",
+    "save_agent",
+]
 
 register_all()
 
 _HOMES = {
     "CheckpointError": ("dreamenvs.checkpoint", "CheckpointError"),
+    "Player": ("dreamenvs.agents.player", "Player"),
     "load": ("dreamenvs.envs.loading", "load"),
+    "load_agent": ("dreamenvs.agents.saving", "load_agent"),
     "make_real": ("dreamenvs.envs.real", "make_real"),
     "make_real_vec": ("dreamenvs.envs.real", "make_real_vec"),
     "save": ("dreamenvs.checkpoint", "save_checkpoint"),
+    "save_agent": ("dreamenvs.agents.saving", "save_agent"),
 }
 
 

@@ -14,9 +14,14 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dreamenvs.nn.choices import Categorical, TruncatedNormal
+from dreamenvs.random import Noise
 from dreamenvs.types import ContinuousActions, DiscreteActions
 
 Actions = DiscreteActions | ContinuousActions
+ROUNDING = 1e-6
+"""The share of its range by which a continuous action may miss its bounds: policies that scale their outputs to the
+bounds in float32, such as SAC of Stable-Baselines3, do so at times. It is then put on the bound."""
 
 
 class ActionEncoder(nn.Module):
@@ -45,6 +50,51 @@ class ActionEncoder(nn.Module):
         return self.encode(actions)
 
 
+class ActionChoice(nn.Module):
+    """What a policy network's outputs (…, O) say of actions: a categorical, or a truncated normal inside the bounds.
+
+    Of continuous actions, probabilities are densities of the action scaled to [-1, 1].
+    """
+
+    def __init__(self, actions: Actions, unimix: float = 0.0) -> None:
+        super().__init__()
+        self.encoder = ActionEncoder(actions)
+        width = self.encoder.width
+        discrete = isinstance(actions, DiscreteActions)
+        self.distribution = Categorical(width, unimix) if discrete else TruncatedNormal(width)
+
+    @property
+    def outputs(self) -> int:
+        """O, the outputs that a network must have."""
+        return self.distribution.outputs
+
+    def sample(self, outputs: Tensor, noise: Noise, draw: int = 0) -> Tensor:
+        """Actions (B,) or (B, A), drawn for outputs (B, O)."""
+        return self._to_bounds(self.distribution.sample(outputs, noise, draw))
+
+    def mode(self, outputs: Tensor) -> Tensor:
+        """The most likely actions (…) or (…, A)."""
+        return self._to_bounds(self.distribution.mode(outputs))
+
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """(…) for outputs (…, O) and actions (…) or (…, A)."""
+        return self.distribution.log_prob(outputs, self._from_bounds(actions))
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """(…) in nats."""
+        return self.distribution.entropy(outputs)
+
+    def _to_bounds(self, values: Tensor) -> Tensor:
+        kind = self.encoder.actions
+        if isinstance(kind, DiscreteActions):
+            return values
+        low, high = _bounds(kind, values.device)
+        return torch.clamp(self.encoder.centre + self.encoder.reach * values, low, high)
+
+    def _from_bounds(self, actions: Tensor) -> Tensor:
+        return actions if isinstance(self.encoder.actions, DiscreteActions) else self.encoder.encode(actions)
+
+
 def check_actions(kind: Actions, actions: object, rows: int) -> Tensor:
     """One action per row, from an array, tensor or list, as (B,) int64 or (B, A) float32; errors name what is wrong."""
     discrete = isinstance(kind, DiscreteActions)
@@ -53,10 +103,11 @@ def check_actions(kind: Actions, actions: object, rows: int) -> Tensor:
     shape = (rows, *low.shape)
     if values.shape != shape:
         raise ValueError(f"actions must have shape {shape}, one per row, not {tuple(values.shape)}")
-    allowed = (values >= low) & (values <= high)  # NaN fails both
+    slack = 0 if discrete else ROUNDING * (high - low)
+    allowed = (values >= low - slack) & (values <= high + slack)  # NaN fails both
     if not bool(allowed.all()):
         raise ValueError(_describe_first(kind, values, allowed))
-    return values
+    return values if discrete else torch.clamp(values, low, high)
 
 
 def _to_tensor(actions: object, wanted: Literal["integers", "floats"]) -> Tensor:

@@ -179,15 +179,15 @@ def _parse(
         raise CheckpointError(f"{path / 'config.json'} names the family {header['family']!r:.80}; known are {known}")
     where = f"{path / 'config.json'}: config"
     config = from_json(family.config, header["config"], where)
-    _check_integers(header["config"], where)
+    check_integers(header["config"], where)
     card = _json(path, files, "card.json")
     check_json(card, f"{path / 'card.json'}: card")
     if not isinstance(card, dict):
         raise CheckpointError(f"{path / 'card.json'} must hold an object")
     packed = header["format"] > 1
     contexts = _parse_contexts(path / "contexts.safetensors", files.pop("contexts.safetensors"), spec, packed)
-    weights = _unpack(path / "weights.safetensors", files.pop("weights.safetensors"))
-    model = _build(lambda: family.build(config, spec), weights, path)
+    weights = unpack_tensors(path / "weights.safetensors", files.pop("weights.safetensors"))
+    model = build_with_weights(lambda: family.build(config, spec), weights, path)
     module = cast(WorldModel[Any], model.to(device=device, dtype=torch.float32).eval())
     return Checkpoint(module, tree.to(contexts, device), header["family"], config, card, path)
 
@@ -209,12 +209,12 @@ def _parse_header(path: Path, files: dict[str, bytes]) -> dict[str, Any]:
 
 
 def _pack_contexts(contexts: Segment) -> dict[str, Tensor]:
-    tensors = _pack(contexts._asdict(), torch.float32)
+    tensors = pack_tensors(contexts._asdict(), torch.float32)
     return tensors | {"observations": deflate(tensors["observations"])}
 
 
 def _parse_contexts(path: Path, data: bytes, spec: WorldSpec, packed: bool) -> Segment:
-    tensors = _unpack(path, data)
+    tensors = unpack_tensors(path, data)
     if set(tensors) != set(Segment._fields):
         raise CheckpointError(f"{path} must hold {', '.join(Segment._fields)}, nothing else")
     try:
@@ -241,13 +241,14 @@ def _check_actions(actions: Tensor, spec: WorldSpec) -> None:
         raise ValueError(f"an action is {actions[~inside][0].item()}, outside of {spec.actions}")
 
 
-def _check_integers(value: Any, where: str) -> None:
+def check_integers(value: Any, where: str) -> None:
+    """Refuse integers in a config's JSON that no model could need."""
     if isinstance(value, dict):
         for key, part in value.items():
-            _check_integers(part, f"{where}.{key}")
+            check_integers(part, f"{where}.{key}")
     elif isinstance(value, list):
         for part in value:
-            _check_integers(part, where)
+            check_integers(part, where)
     elif isinstance(value, int) and abs(value) > MAX_INTEGER:
         raise ConfigError(f"{where} is {value}; a model's integers are {MAX_INTEGER} at most")
 
@@ -262,10 +263,10 @@ def stored_weights(model: WorldModel[Any], weights_dtype: WeightsDtype) -> dict[
     rest: dict[str, Tensor] = {}
     for name, tensor in cast(nn.Module, model).state_dict().items():
         (tokenizer if name.startswith("tokenizer.") else rest)[name] = tensor
-    return _pack(tokenizer, torch.float32) | _pack(rest, getattr(torch, weights_dtype))
+    return pack_tensors(tokenizer, torch.float32) | pack_tensors(rest, getattr(torch, weights_dtype))
 
 
-def _pack(tensors: Mapping[str, Any], floating: torch.dtype) -> dict[str, Tensor]:
+def pack_tensors(tensors: Mapping[str, Any], floating: torch.dtype) -> dict[str, Tensor]:
     """Tensors as they are stored: on the CPU, sharing no memory, floating ones in one dtype."""
     packed = {}
     for name, tensor in tensors.items():
@@ -280,7 +281,7 @@ def _pack(tensors: Mapping[str, Any], floating: torch.dtype) -> dict[str, Tensor
     return packed
 
 
-def _unpack(path: Path, data: bytes) -> dict[str, Tensor]:
+def unpack_tensors(path: Path, data: bytes) -> dict[str, Tensor]:
     """The tensors of a safetensors file, all of them finite."""
     try:
         tensors = safetensors.torch.load(data)
@@ -311,7 +312,7 @@ class _Budget(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _build(build: Callable[[], Any], weights: dict[str, Tensor], path: Path) -> nn.Module:
+def build_with_weights(build: Callable[[], Any], weights: dict[str, Tensor], path: Path) -> nn.Module:
     """The model with its weights, built for real only after a build without memory has shown that they fit."""
     try:
         # A config is a few bytes that can ask for any number of layers of any size. On the meta device size costs

@@ -20,13 +20,13 @@ def main() -> None:
     branches = 16
     world = DreamVectorEnv(1, checkpoint=ID, obs_type="tokens", horizon=1_000)
     planner = DreamVectorEnv(branches, checkpoint=ID, obs_type="tokens", horizon=1_000)
-    rng = np.random.default_rng(0)
+    planner.action_space.seed(0)
     world.reset(seed=0)
     planner.reset(seed=0)
     for move in range(args.moves):
         # One row of the world becomes every row of the planner, randomness included.
         planner.restore(world.snapshot(), rows=range(branches), source=[0] * branches)
-        plans = rng.integers(world.single_action_space.n, size=(args.depth, branches))
+        plans = np.stack([planner.action_space.sample() for _ in range(args.depth)])
         returns, running = np.zeros(branches), np.ones(branches, dtype=bool)
         for actions in plans:
             _, rewards, terminated, truncated, _ = planner.step(actions)

@@ -63,6 +63,18 @@ def test_bounds_that_float32_rounds_are_inside() -> None:
         check_actions(kind, bound[None], 1)
 
 
+def test_what_scaling_to_the_bounds_rounds_is_put_on_them() -> None:
+    """As Stable-Baselines3 does it, low + (high - low) can be the next number after high."""
+    low, high = np.float32(-0.6), np.float32(0.8)
+    beyond = low + np.float32(0.5) * np.float32(2) * (high - low)
+    kind = ContinuousActions(low=(float(low),), high=(float(high),))
+    assert beyond > high
+    assert check_actions(kind, np.array([[beyond]]), 1).item() == high
+    assert check_actions(kind, np.array([[low - 1e-7]]), 1).item() == low
+    with pytest.raises(ValueError, match=r"action 0.80001 of row 0, dimension 0, is not in \[-0.6, 0.8\]"):
+        check_actions(kind, np.array([[0.80001]]), 1)
+
+
 @pytest.mark.parametrize(
     ("kind", "given", "error", "message"),
     [

@@ -8,12 +8,14 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import dreamenvs
 from dreamenvs.envs.source import default_source, describe, make_source
+from dreamenvs.types import Scalar
 from tests.small import CONFIGS, build_small, random_segment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,16 +23,20 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(enc
 DOCUMENTED = ("envs.conformance", "envs.loading", "envs.registration", "envs.single")
 SHORT = ["--steps", "400", "--updates", "4"]
 EXAMPLES = {
+    "agent_in_a_dream.py": ["--updates", "2", "--episodes", "2", "--limit", "20"],
     "branch_a_dream.py": ["--moves", "2", "--depth", "4"],
     "first_steps.py": [],
     "look_at_codes.py": [],
     "minari_to_a_dream.py": SHORT,
     "own_env_to_a_dream.py": SHORT,
+    "own_policy_network.py": ["--updates", "2", "--rows", "8", "--episodes", "2"],
     "random_deltas.py": ["--steps", "3"],
     "swap_the_sequence_model.py": SHORT,
 }
 TRAIN = "train_in_a_dream.py"  # on a small dream, in tests of its own
 TRAIN_SHORT = ["--id", "small", "--steps", "4096", "--episodes", "2", "--limit", "20"]
+CONTROL = "control_from_a_dream.py"
+CONTROL_SHORT = ["small", "--horizon", "8", "--episodes", "3", "--limit", "10"]
 
 
 def run(arguments: list[str], where: Path, *paths: Path) -> str:
@@ -60,7 +66,7 @@ def test_docstring_examples_run(name: str) -> None:
 
 def test_every_example_is_short_and_run() -> None:
     examples = list((ROOT / "examples").glob("*.py"))
-    assert sorted(path.name for path in examples) == sorted([*EXAMPLES, TRAIN])
+    assert sorted(path.name for path in examples) == sorted([*EXAMPLES, TRAIN, CONTROL])
     assert all(len(path.read_text(encoding="utf-8").splitlines()) < 100 for path in examples)
 
 
@@ -71,17 +77,22 @@ def test_examples_run(name: str, tmp_path: Path) -> None:
     assert run([str(ROOT / "examples" / name), *EXAMPLES[name]], tmp_path)
 
 
-@pytest.fixture
-def small_breakout(tmp_path: Path) -> Path:
-    """The directory that holds the dream `small`, untrained, of a real game."""
-    pytest.importorskip("minatar")
-    source = default_source("MinAtar/Breakout-v1")
-    spec = describe(make_source(source), world="MinAtarBreakout", source=source)
+def save_small(directory: Path, env_id: str, world: str, **options: Scalar) -> Path:
+    """The directory that holds the dream `small`, untrained, of a real environment."""
+    source = default_source(env_id)
+    source = replace(source, options={**source.options, **options})
+    spec = describe(make_source(source), world=world, source=source)
     model = build_small("STEPVQ", spec)
     contexts = random_segment(spec, rows=4, steps=2)
     contexts = contexts._replace(terminated=contexts.terminated & False)
-    dreamenvs.save(tmp_path / "small", model, contexts, family="STEPVQ", config=CONFIGS["STEPVQ"], card={})
-    return tmp_path
+    dreamenvs.save(directory / "small", model, contexts, family="STEPVQ", config=CONFIGS["STEPVQ"], card={})
+    return directory
+
+
+@pytest.fixture
+def small_breakout(tmp_path: Path) -> Path:
+    pytest.importorskip("minatar")
+    return save_small(tmp_path, "MinAtar/Breakout-v1", "MinAtarBreakout")
 
 
 def test_a_policy_learns_in_a_dream_and_plays_the_real_game(small_breakout: Path) -> None:
@@ -99,3 +110,25 @@ def test_a_policy_learns_in_a_dream_without_the_real_game(small_breakout: Path) 
     assert 'pip install "dreamenvs[minatar]"' in output
     assert "real, whole episodes" not in output
     assert (small_breakout / "dream.png").exists()
+
+
+@pytest.mark.parametrize(("algorithm", "steps"), [("ppo", "4096"), ("sac", "2200")])
+def test_a_policy_learns_control_in_a_dream(algorithm: str, steps: str, tmp_path: Path, drawing: None) -> None:
+    cartpole = save_small(tmp_path, "dm_control/cartpole-swingup-v0", "CartpoleSwingup", size=16)
+    output = run(
+        [str(ROOT / "examples" / CONTROL), *CONTROL_SHORT, "--algorithm", algorithm, "--steps", steps], cartpole
+    )
+    assert re.search(r"random policy, 3 real episodes: [\d.]+, 95 % interval [\d.]+ to [\d.]+\n", output)
+    assert re.search(r"dream-trained policy, 3 real episodes: [\d.]+, 95 % interval [\d.]+ to [\d.]+\n", output)
+    assert (cartpole / "control.gif").read_bytes().startswith(b"GIF89a")
+
+
+def test_a_policy_learns_control_where_nothing_can_be_drawn(tmp_path: Path, drawing: None) -> None:
+    cartpole = save_small(tmp_path, "dm_control/cartpole-swingup-v0", "CartpoleSwingup", size=16)
+    shadow = tmp_path / "shadow"
+    shadow.mkdir()
+    (shadow / "OpenGL.py").write_text("raise ImportError('not here')", encoding="utf-8")
+    output = run(
+        [str(ROOT / "examples" / CONTROL), *CONTROL_SHORT, "--algorithm", "sac", "--steps", "64"], cartpole, shadow
+    )
+    assert "stays open: MuJoCo cannot draw" in output

@@ -136,3 +136,108 @@ def point_checkpoint() -> Checkpoint:
         frames, torch.zeros(1, 1, 2), torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.bool), torch.ones(1, 1).bool()
     )
     return Checkpoint(model=PointWorld(), contexts=segment, family="Point", config=None, card={}, path=Path("point"))
+
+
+class Place(NamedTuple):
+    """The state of a CorridorWorld."""
+
+    place: Tensor  # (B,) int64
+
+
+class CorridorWorld:
+    """A corridor of `length` places from 0 on: 0 goes left, 1 right. Past its right end lies 1, past its left end 0.2.
+
+    Both end the episode, so that with enough patience the optimum is to go right from everywhere; its return is 1. The
+    features are the place as one of many, the token is the place, and the frame is bright there.
+    """
+
+    num_tokens = 1
+
+    def __init__(self, length: int = 5) -> None:
+        self.length = length
+        self.num_features = self.vocabulary = length
+        self.spec = WorldSpec(world="Corridor", observation_shape=(1, 4, 4 * length), actions=DiscreteActions(count=2))
+
+    def observe(self, context: Segment) -> Place:
+        return Place(self._find(context.observations[:, -1]))
+
+    def update(self, state: Place, actions: Tensor, observations: Tensor) -> Place:
+        return Place(self._find(observations))
+
+    def step(self, state: Place, actions: Tensor, noise: Noise) -> tuple[Place, Outcome]:
+        place = state.place + 2 * actions - 1
+        left, right = place < 0, place >= self.length
+        rewards = right.float() + 0.2 * left.float()
+        return Place(place.clamp(0, self.length - 1)), Outcome(rewards, left | right, torch.ones_like(left))
+
+    def tokens(self, state: Place) -> Tensor:
+        return state.place[:, None]
+
+    def decode(self, state: Place) -> Tensor:
+        lit = torch.nn.functional.one_hot(state.place, self.length).to(torch.uint8) * 255
+        return lit.repeat_interleave(4, 1)[:, None, None].expand(-1, 1, 4, -1)
+
+    def features(self, state: Place) -> Tensor:
+        return torch.nn.functional.one_hot(state.place, self.length).float()
+
+    def stages(self) -> tuple[Stage, ...]:
+        return ()
+
+    def contexts(self, frames: int = 1) -> Segment:
+        """A context for each place, in which nothing has moved."""
+        steps = (self.length, frames)
+        shown = self.decode(Place(torch.arange(self.length)))[:, None].expand(-1, frames, -1, -1, -1)
+        flags = torch.zeros(steps, dtype=torch.bool)
+        return Segment(shown.clone(), torch.zeros(steps, dtype=torch.int64), torch.zeros(steps), flags, ~flags)
+
+    def _find(self, frames: Tensor) -> Tensor:
+        return frames[:, 0, 0, ::4].argmax(-1)
+
+
+class Cue(NamedTuple):
+    """The state of a RecallWorld."""
+
+    cue: Tensor  # (B,) int64
+    age: Tensor  # (B,) int64
+
+
+class RecallWorld:
+    """Shows a cue of two in its first frame and never again: the second action must name it, for a reward of 1.
+
+    The best that an agent without memory can earn is 0.5. The token is the cue plus one, then 0.
+    """
+
+    num_tokens = 1
+    vocabulary = 3
+    num_features = 1
+    spec = WorldSpec(world="Recall", observation_shape=(1, 4, 4), actions=DiscreteActions(count=2))
+
+    def observe(self, context: Segment) -> Cue:
+        cue = (context.observations[:, -1, 0, 0, 0] // 100).long() - 1
+        return Cue(cue, torch.zeros_like(cue))
+
+    def update(self, state: Cue, actions: Tensor, observations: Tensor) -> Cue:
+        return Cue(state.cue, state.age + 1)
+
+    def step(self, state: Cue, actions: Tensor, noise: Noise) -> tuple[Cue, Outcome]:
+        asked = state.age == 1
+        rewards = (asked & (actions == state.cue)).float()
+        return Cue(state.cue, state.age + 1), Outcome(rewards, asked, torch.ones_like(asked))
+
+    def tokens(self, state: Cue) -> Tensor:
+        return torch.where(state.age == 0, state.cue + 1, 0)[:, None]
+
+    def decode(self, state: Cue) -> Tensor:
+        return (100 * self.tokens(state)).to(torch.uint8)[:, :, None, None].expand(-1, 1, 4, 4)
+
+    def features(self, state: Cue) -> Tensor:
+        return self.tokens(state).float()
+
+    def stages(self) -> tuple[Stage, ...]:
+        return ()
+
+    def contexts(self) -> Segment:
+        """One context for each cue."""
+        frames = torch.tensor([100, 200], dtype=torch.uint8)[:, None, None, None, None].expand(2, 1, 1, 4, 4)
+        flags = torch.zeros(2, 1, dtype=torch.bool)
+        return Segment(frames.clone(), torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 1), flags, ~flags)

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from measuring import GEMM_GFLOP, Row, count_gflop, gemm_seconds, interleave, resident_mib, tell, timed, tree_mib
 from rollouts import (
@@ -24,6 +23,7 @@ from rollouts import (
 )
 
 from dreamenvs import tree
+from dreamenvs.actions import zero_actions
 from dreamenvs.checkpoint import Checkpoint
 from dreamenvs.dream import MIN_ROWS
 from dreamenvs.envs.vector import DreamVectorEnv
@@ -152,7 +152,7 @@ def measure_env(families: Sequence[str], preset: str, seconds: float, count: int
         checkpoint = Checkpoint(model=model, contexts=contexts, family=family, config=None, card={}, path=Path("."))
         envs = DreamVectorEnv(count, checkpoint=checkpoint, obs_type="latent", horizon=10**9)
         envs.reset(seed=0)
-        step_envs = partial(envs.step, np.zeros(count, dtype=np.int64))
+        step_envs = partial(envs.step, zero_actions(model.spec.actions, count).numpy())
         with torch.inference_mode():
             moment = fill_window(model, context) or Moment(observed(model, context), context)
             bare = Rollout(model, with_rows(moment.state, count), horizon=6)

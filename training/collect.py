@@ -1,6 +1,7 @@
 """Collects real episodes into a replay, a new one or one that is there.
 
 python training/collect.py --env ALE/Pong-v5 --steps 60000 --out data/Pong --policy tracker --num-envs 4
+python training/collect.py --env dm_control/cartpole-swingup-v0 --steps 30000 --out data/Cartpole --policy swingup
 """
 
 from __future__ import annotations
@@ -14,22 +15,26 @@ from typing import Any, Literal, NamedTuple
 import gymnasium
 import numpy as np
 import tyro
+from cartpole import CartpoleSwingup, states_of
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 from policies import BURST, EPSILONS, PongTracker
 from tqdm import tqdm
 
 import dreamenvs
+from dreamenvs.actions import action_space
 from dreamenvs.data.collect import AnyEnv, EpsilonPolicy, Policy, RandomPolicy, collect
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.replay import Replay
 from dreamenvs.envs.catalog import WORLDS
+from dreamenvs.envs.dmc import Quality, RenderingError
 from dreamenvs.envs.source import default_source, describe, make_source
 from dreamenvs.types import Scalar, SourceEnv
 
-PolicyName = Literal["random", "persistent", "tracker"]
+PolicyName = Literal["random", "persistent", "tracker", "swingup"]
 HOLD = 16.0
-"""Steps for which the persistent policy holds a move, on average: enough to cross MinAtar's field in Freeway."""
+"""Steps for which the persistent policy holds a move, on average: enough to cross MinAtar's field in Freeway, and to
+throw the pole of dm_control's cartpole up, where moves that change at every step leave it hanging."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +49,14 @@ class Args:
     """Agent steps, over all episodes."""
     policy: PolicyName = "random"
     """`persistent` holds each random move for a while, and so gets to where single moves would take it back; `tracker`
-    is a scripted player of ALE/Pong with random bursts."""
+    is a scripted player of ALE/Pong with random bursts, `swingup` one of dm_control's cartpole."""
     dream: str | None = None
     """Instead of --policy: PPO that learned in this dream, an id or a path, mixed with random moves (needs sb3)."""
     ppo_steps: int = 400_000
     """Imagined steps that it learns from."""
     epsilons: tuple[float, ...] = EPSILONS
-    """Shares of random moves in the tracker's play, one of which is drawn for each episode; low ones give rallies."""
+    """Shares of random moves in the play of `tracker` and `swingup`, one of which is drawn for each episode; low ones
+    give rallies, and a pole that stands."""
     num_envs: int = 1
     """Environments that are played at once, in processes of their own when there are several."""
     seed: int = 0
@@ -61,6 +67,10 @@ class Args:
     """MinAtar: in colours, or with the game's own channels; by default in colours."""
     scale: int | None = None
     """MinAtar: the side of a cell in pixels; by default 4."""
+    repeat: int | None = None
+    """dm_control: control steps for each action; by default 2."""
+    quality: Quality | None = None
+    """dm_control: `full` has shadows, reflections and smooth edges; by default `fast`, which has none."""
 
 
 class Summary(NamedTuple):
@@ -78,26 +88,49 @@ def world_name(env_id: str) -> str:
 
 
 def choose_source(
-    env_id: str, *, life_loss: bool = False, drawing: str | None = None, scale: int | None = None
+    env_id: str,
+    *,
+    life_loss: bool = False,
+    drawing: str | None = None,
+    scale: int | None = None,
+    repeat: int | None = None,
+    quality: str | None = None,
 ) -> SourceEnv:
     """The usual preprocessing of an id, with these choices in it."""
     source = default_source(env_id)
-    chosen: dict[str, Scalar] = {"terminal_on_life_loss": life_loss or None, "drawing": drawing, "scale": scale}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
+    choices: dict[str, Scalar] = {"terminal_on_life_loss": life_loss or None, "drawing": drawing, "scale": scale}
+    choices |= {"repeat": repeat, "quality": quality}
+    chosen = {name: value for name, value in choices.items() if value is not None}
     unknown = [name for name in chosen if name not in source.options]
     if unknown:
         raise SystemExit(f"{env_id} has no choice of {', '.join(unknown)}; it has {', '.join(source.options)}")
     return replace(source, options={**source.options, **chosen})
 
 
+def default_policy(env_id: str) -> PolicyName:
+    """Who plays when nobody is asked for."""
+    if env_id.startswith("ALE/Pong-"):
+        return "tracker"
+    return "persistent" if env_id.startswith("dm_control/") else "random"
+
+
 def build_policy(
-    name: PolicyName, env_id: str, space: gymnasium.Space[Any], seed: int, epsilons: tuple[float, ...] = EPSILONS
+    name: PolicyName,
+    env_id: str,
+    space: gymnasium.Space[Any],
+    seed: int,
+    epsilons: tuple[float, ...] = EPSILONS,
+    rows: AnyEnv | None = None,
 ) -> Policy:
-    """A policy by its name, for one row or many."""
+    """A policy by its name, for one row or many; `swingup` reads the state of the physics from the `rows`."""
     if name == "random":
         return RandomPolicy(space, seed)
     if name == "persistent":
         return EpsilonPolicy(RandomPolicy(space, seed), space, 1.0, seed + 1, burst=HOLD)
+    if name == "swingup":
+        if rows is None or not env_id.startswith("dm_control/cartpole-"):
+            raise SystemExit(f"swingup plays dm_control/cartpole only, not {env_id}; use the persistent policy")
+        return EpsilonPolicy(CartpoleSwingup(states_of(rows)), space, epsilons, seed + 1, burst=BURST)
     if not env_id.startswith("ALE/Pong-"):
         raise SystemExit(f"the tracker plays ALE/Pong only, not {env_id}; use the random policy")
     return EpsilonPolicy(PongTracker(seed), space, epsilons, seed + 1, burst=BURST)
@@ -107,9 +140,10 @@ def learn_policy(dream: str, source: SourceEnv, steps: int, seed: int) -> Policy
     """A policy that learned in a dream, with random moves: the dream must be of the source's own world."""
     from ppo import EXPLORATION, explorer, learn  # only here: collecting without a dream needs no Stable-Baselines3
 
-    checkpoint, space = dreamenvs.load(dream), make_source(source).action_space
+    checkpoint = dreamenvs.load(dream)
     if checkpoint.model.spec.source != source:
         raise SystemExit(f"{dream} is of {checkpoint.model.spec.source}, not of {source}")
+    space = action_space(checkpoint.model.spec.actions)
     return explorer(learn(checkpoint, steps, seed), checkpoint, space, EXPLORATION, seed)
 
 
@@ -132,18 +166,20 @@ def collect_into(
     env = make_source(source)
     spec = describe(env, world=world_name(source.id), source=source)
     name = policy if isinstance(policy, str) else type(policy).__name__
-    named = isinstance(policy, str)
-    if isinstance(policy, str):
-        policy = build_policy(policy, source.id, env.action_space, seed, epsilons)
-    if not isinstance(replay, Replay):
-        replay = Replay.open(replay) if (replay / "index.json").exists() else Replay.create(replay, spec)
-    if replay.spec != spec:
-        raise SystemExit(f"{replay.directory} holds another world: {'; '.join(differences(replay.spec, spec))}")
-    if named and any((note.get("policy"), note.get("seed")) == (name, seed) for note in replay.notes):
-        raise SystemExit(f"{replay.directory} has these episodes already: {name}, seed {seed}; choose another seed")
+    if isinstance(replay, Path) and (replay / "index.json").exists():
+        replay = Replay.open(replay)
+    if isinstance(replay, Replay):
+        if replay.spec != spec:
+            raise SystemExit(f"{replay.directory} holds another world: {'; '.join(differences(replay.spec, spec))}")
+        named = isinstance(policy, str)
+        if named and any((note.get("policy"), note.get("seed")) == (name, seed) for note in replay.notes):
+            raise SystemExit(f"{replay.directory} has these episodes already: {name}, seed {seed}; choose another seed")
     rows: AnyEnv = make_rows(source, num_envs) if num_envs > 1 else env
     summaries: list[Summary] = []
     try:
+        if isinstance(policy, str):
+            policy = build_policy(policy, source.id, env.action_space, seed, epsilons, rows)
+        replay = replay if isinstance(replay, Replay) else Replay.create(replay, spec)
         with tqdm(total=steps, unit="step", mininterval=1.0, disable=not bar) as progress:
             episodes = collect(rows, Ticking(policy, progress), steps, seed)
             replay.append(summarise(episodes, summaries, progress), {"policy": name, "seed": seed, **(notes or {})})
@@ -163,8 +199,11 @@ def make_rows(source: SourceEnv, num_envs: int) -> AnyEnv:
         return make_source(source)
 
     makers: list[Callable[[], Any]] = [make] * num_envs
-    kind = AsyncVectorEnv if source.preprocessing in ("atari", "pixels", "crafter") else SyncVectorEnv
-    return kind(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    if source.preprocessing not in ("atari", "pixels", "crafter", "dmc"):
+        return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    # What draws for MuJoCo has been set up in this process, and must not be copied into another.
+    context = "spawn" if source.id.startswith("dm_control/") else None
+    return AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP, context=context)
 
 
 def differences(old: Any, new: Any, where: str = "spec") -> list[str]:
@@ -220,22 +259,32 @@ def report(episodes: list[Summary]) -> None:
 
 def main(args: Args) -> None:
     """Collect, save and report."""
-    source = choose_source(args.env, life_loss=args.life_loss, drawing=args.drawing, scale=args.scale)
+    source = choose_source(
+        args.env,
+        life_loss=args.life_loss,
+        drawing=args.drawing,
+        scale=args.scale,
+        repeat=args.repeat,
+        quality=args.quality,
+    )
     policy: Policy | PolicyName = args.policy
     notes: dict[str, Scalar] = {}
     if args.dream is not None:
         policy = learn_policy(args.dream, source, args.ppo_steps, args.seed)
         notes = {"dream": args.dream, "ppo_steps": args.ppo_steps}
-    collect_into(
-        args.out,
-        source,
-        policy,
-        args.steps,
-        seed=args.seed,
-        num_envs=args.num_envs,
-        notes=notes,
-        epsilons=args.epsilons,
-    )
+    try:
+        collect_into(
+            args.out,
+            source,
+            policy,
+            args.steps,
+            seed=args.seed,
+            num_envs=args.num_envs,
+            notes=notes,
+            epsilons=args.epsilons,
+        )
+    except RenderingError as error:
+        raise SystemExit(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import tyro
-from collect import PolicyName, Ticking, build_policy
+from collect import PolicyName, Ticking, build_policy, default_policy
 from matplotlib.figure import Figure
 from ppo import PPOConfig, learn
 from tqdm import tqdm
@@ -53,7 +53,7 @@ class Args:
     steps: int = 5_000
     """Real steps to play or, with --data, to take at most."""
     policy: PolicyName | None = None
-    """Who plays them: by default the tracker in ALE/Pong, random actions elsewhere."""
+    """Who plays them: by default the tracker in ALE/Pong, held random actions in dm_control, random ones elsewhere."""
     starts: int = 256
     """Open-loop dreams."""
     horizon: int = 15
@@ -137,9 +137,9 @@ def held_out(args: Args, checkpoint: Checkpoint) -> Sequence[Episode]:
     source = checkpoint.model.spec.source
     if source is None:
         raise SystemExit("the dream does not say which real environment it is of; give a replay with --data")
-    name = args.policy or ("tracker" if source.id.startswith("ALE/Pong-") else "random")
+    name = args.policy or default_policy(source.id)
     env = dreamenvs.make_real(checkpoint)
-    policy = build_policy(name, source.id, env.action_space, args.seed)
+    policy = build_policy(name, source.id, env.action_space, args.seed, rows=env)
     with tqdm(total=args.steps, desc=f"{name} episodes", unit="step", mininterval=1.0) as progress:
         episodes = list(collect(env, Ticking(policy, progress), args.steps, args.seed))
     env.close()

@@ -4,6 +4,7 @@
     python training/fit_world_model.py stepvq --env ALE/Pong-v5            # collects first, where there is no data
     python training/fit_world_model.py stepvq --dataset my/minari-dataset-v0
     python training/fit_world_model.py stepvq --data data/Pong --preset small
+    torchrun --nproc-per-node 4 training/fit_world_model.py stepvq         # four processes share every batch
 
 The model says in which stages it is optimised. A run that was stopped, by Ctrl-C or by a power cut, goes on when the
 same command is given again, and ends with the same weights. Held-out episodes tell how good the dream is, and the
@@ -12,12 +13,13 @@ figures go into its card.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,7 +27,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 import tyro
-from collect import choose_source, collect_into, world_name
+from collect import choose_source, collect_into, default_policy, world_name
 from interruption import interruption
 from monitor import Monitor
 from presets import model_config
@@ -44,11 +46,13 @@ from dreamenvs.envs.catalog import FAMILIES as SPELLINGS
 from dreamenvs.envs.library import new_name, user_directory
 from dreamenvs.evaluation.fidelity import measure
 from dreamenvs.fitting.fit import Fit
+from dreamenvs.fitting.parallel import ALONE, TIMEOUT, Ranks, open_ranks
 from dreamenvs.fitting.state import StateError, read_weights
 from dreamenvs.fitting.updater import NonFiniteLossError
 from dreamenvs.models import FAMILIES
 from dreamenvs.models.frame_level import JointOptimization
 from dreamenvs.models.turns import TurnsOptimization
+from dreamenvs.nn.ranks import RankError
 
 BY_SPELLING = {spelling: name for name, spelling in SPELLINGS.items() if name in FAMILIES}
 SAMPLERS: dict[str, type[Sampler]] = {"uniform": UniformSampler, "count": CountSampler, "frequency": FrequencySampler}
@@ -96,8 +100,10 @@ class Args:
     """The dream's directory; by default in the user's data directory, where gym.make finds it."""
     seed: int = 0
     """Of collecting, weights, batches and contexts."""
-    threads: int = 2
-    """CPU threads; the same number gives the same weights."""
+    threads: int | None = None
+    """CPU threads, by default 2, and 1 for each process of torchrun; the same number gives the same weights."""
+    rank_timeout: float = TIMEOUT
+    """Seconds after which a process of torchrun that does not answer ends the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,12 +138,35 @@ class Bookkeeping:
 def main(args: Args) -> None:
     if args.family not in BY_SPELLING:
         raise SystemExit(f"unknown family {args.family!r}: choose from {', '.join(BY_SPELLING)}")
-    torch.set_num_threads(args.threads)
+    with open_ranks(args.rank_timeout) as ranks:
+        torch.set_num_threads(args.threads or (2 if ranks.count == 1 else 1))
+        try:
+            with nullcontext() if ranks.first else quiet():
+                fit_and_tell(args, ranks)
+        except RankError as error:
+            kept = "the same command goes on from the last state that was saved"
+            raise SystemExit(f"rank {ranks.number}: {error}\n{kept}") from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Of several ranks the first tells for all."""
+    try:
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            yield
+    except SystemExit as end:
+        raise SystemExit(1 if isinstance(end.code, str) else end.code) from end
+
+
+def fit_and_tell(args: Args, ranks: Ranks) -> None:
+    """Fit the dream that the arguments ask for; of several ranks each comes here."""
     family = BY_SPELLING[args.family]
     config = with_updates(model_config(family, args.preset), args)
-    replay = open_replay(args)
+    with ranks.first_ahead():
+        replay = open_replay(args)
     name = args.name or f"{family}-{replay.spec.world}"
     out = args.out or user_directory() / new_name(family, replay.spec.world)
+    launcher = ["python"] if ranks.count == 1 else ["torchrun", "--nproc-per-node", str(ranks.count)]
     fit_dream(
         Recipe(family=family, config=config, seed=args.seed, sampler=args.sampler, init=args.init),
         replay,
@@ -145,15 +174,17 @@ def main(args: Args) -> None:
         out,
         Bookkeeping(
             arguments={key: str(value) if isinstance(value, Path) else value for key, value in asdict(args).items()},
-            commands=(shlex.join(["python", "training/fit_world_model.py", *sys.argv[1:]]),),
+            commands=(shlex.join([*launcher, "training/fit_world_model.py", *sys.argv[1:]]),),
             contexts=args.contexts,
             context_length=args.context_length,
             save_minutes=args.save_minutes,
             picture_minutes=args.picture_minutes,
             restart=args.restart,
         ),
+        ranks,
     )
-    print(f"saved {out}\ngymnasium.make({dreamenvs.register(out)!r}) dreams it")
+    if ranks.first:
+        print(f"saved {out}\ngymnasium.make({dreamenvs.register(out)!r}) dreams it")
 
 
 def with_updates(config: Any, args: Args) -> Any:
@@ -188,29 +219,39 @@ def open_replay(args: Args) -> Replay:
         return replay
     if args.data is not None and args.env is None:
         raise SystemExit(f"there are no episodes in {directory}; with --env they are collected first")
-    policy: Any = "tracker" if env.startswith("ALE/Pong-") else "random"
     print(f"collecting {args.collect_steps:,} steps of {env} into {directory}")
-    return collect_into(directory, choose_source(env), policy, args.collect_steps, seed=args.seed)
+    return collect_into(directory, choose_source(env), default_policy(env), args.collect_steps, seed=args.seed)
 
 
-def fit_dream(recipe: Recipe, replay: Replay, directory: Path, out: Path, book: Bookkeeping) -> Path:
-    """Fit a dream on a replay and save it in `out`; what `directory` holds of the same run is gone on with."""
+def fit_dream(
+    recipe: Recipe, replay: Replay, directory: Path, out: Path, book: Bookkeeping, ranks: Ranks = ALONE
+) -> Path:
+    """Fit a dream on a replay and save it in `out`; what `directory` holds of the same run is gone on with.
+
+    Of several ranks the first measures and saves the dream, while the others are done.
+    """
     run, family = RunDirectory(directory), FAMILIES[recipe.family]
     held_out, fitted = split(replay, recipe.seed)
     steps = {"episodes": len(fitted), "steps": int(fitted.lengths.sum())}
     identity = asdict(recipe) | {"config": to_json(recipe.config), "spec": to_json(replay.spec), "data": steps}
-    run.open(identity, book.arguments, restart=book.restart)
+    if ranks.first:
+        run.open(identity, book.arguments, restart=book.restart, ranks=ranks.count)
+    ranks.wait()
     torch.manual_seed(recipe.seed)
     model = family.build(recipe.config, replay.spec)
-    fit = Fit(model, fitted, seed=recipe.seed, sampler=SAMPLERS[recipe.sampler]())
+    fit = new_fit(model, fitted, recipe, ranks)
     print(f"{len(fitted)} episodes to fit, {steps['steps']:,} steps; {len(held_out)} held out")
     print(f"{family.name}: {sum(parameter.numel() for parameter in model.parameters()):,} parameters; run {directory}")
+    if ranks.count > 1:
+        print(f"{ranks.count} ranks share every batch")
     if run.begun:
         go_on(fit, run)
     elif recipe.init is not None:
         model.load_state_dict(load_weights(recipe.init, model))
-    with closing(Monitor(run, fit, held_out, book.picture_minutes)) as monitor:
+    with closing(Monitor(run, fit, held_out, book.picture_minutes)) if ranks.first else nullcontext() as monitor:
         work(fit, run, monitor, book.save_minutes)
+    if not ranks.first:
+        return out
     model.load_state_dict(stored_weights(model, "float16"))  # so that the figures are those of the saved dream
     model.eval()
     fidelity = measure(model, held_out, np.random.default_rng(recipe.seed))
@@ -229,6 +270,14 @@ def split(replay: Replay, seed: int) -> tuple[Any, Any]:
     order = np.random.default_rng(seed).permutation(len(replay))
     count = max(1, len(replay) // 10)
     return replay.subset(np.sort(order[:count])), replay.subset(np.sort(order[count:]))
+
+
+def new_fit(model: Any, episodes: Sequence[Episode], recipe: Recipe, ranks: Ranks) -> Fit:
+    """The fit before its first update."""
+    try:
+        return Fit(model, episodes, seed=recipe.seed, sampler=SAMPLERS[recipe.sampler](), ranks=ranks)
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
 
 
 def go_on(fit: Fit, run: RunDirectory) -> None:
@@ -258,21 +307,23 @@ def load_weights(init: str, model: Any) -> dict[str, torch.Tensor]:
     return weights
 
 
-def work(fit: Fit, run: RunDirectory, monitor: Monitor, save_minutes: float) -> None:
+def work(fit: Fit, run: RunDirectory, monitor: Monitor | None, save_minutes: float) -> None:
     """Work through the remaining updates, saving the state every so often, at the end of stages and at Ctrl-C."""
-    saved = time.monotonic()
+    saved, ranks = time.monotonic(), fit.ranks
     try:
-        with interruption() as stop:
+        (begun,) = ranks.any(run.begun)
+        with interruption(insistent=ranks.count > 1) as stop:
             for metrics in fit.run():
-                monitor.record(metrics)
-                due = time.monotonic() - saved >= 60 * save_minutes
-                if due or stop.is_set() or metrics.update == metrics.updates:
+                if monitor is not None:
+                    monitor.record(metrics)
+                due, stopping = ranks.any(time.monotonic() - saved >= 60 * save_minutes, stop.is_set())
+                if due or stopping or metrics.update == metrics.updates:
                     fit.save(run.state)
-                    saved = time.monotonic()
-                if stop.is_set() and not fit.finished:
+                    saved, begun = time.monotonic(), True
+                if stopping and not fit.finished:
                     where = f"stage {metrics.stage}, update {metrics.update} of {metrics.updates}"
                     raise SystemExit(f"stopped at {where}; the same command goes on from there")
-        if not run.begun:  # there was nothing to do, but others may start from here
+        if not begun:  # there was nothing to do, but others may start from here
             fit.save(run.state)
     except NonFiniteLossError as error:
         kept = f"the last good state is in {run.state}" if run.begun else "no state was saved yet"
@@ -301,6 +352,7 @@ def make_card(
         "collected": replay.notes,
         "fitting": {"seed": recipe.seed, "sampler": recipe.sampler}
         | ({"init": recipe.init} if recipe.init is not None else {})
+        | ({"ranks": fit.ranks.count} if fit.ranks.count > 1 else {})
         | {f"{stage.name}_updates": stage.updates for stage in fit.stages},
         "fidelity": fidelity,
         "versions": {"dreamenvs": dreamenvs.__version__, "torch": torch.__version__.split("+")[0]},

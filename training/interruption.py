@@ -10,8 +10,12 @@ from typing import Any
 
 
 @contextmanager
-def interruption() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets; the second one has its usual effect."""
+def interruption(*, insistent: bool = False) -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C or SIGTERM sets; the second one has its usual effect, unless `insistent`.
+
+    `torchrun` hands every signal on to processes that have often had it from the terminal already, and kills after 30
+    seconds those that are still there: for them the second one is no news.
+    """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop  # only the main thread may handle signals
@@ -20,7 +24,8 @@ def interruption() -> Iterator[threading.Event]:
 
     def ask(number: int, frame: Any) -> None:
         stop.set()
-        restore()
+        if not insistent:
+            restore()
 
     def restore() -> None:
         for number, handler in before.items():

@@ -110,7 +110,8 @@ class Monitor:
         if stage.flop is not None:
             self._peak = self._peak or GEMM_GFLOP / statistics.median(gemm_seconds()[0] for _ in range(4))
             rate = stage.flop * stage.frames / (stage.seconds - stage.sampling) / 1e9
-            text += f", {rate:,.1f} GFLOP/s: {rate / self._peak:.0%} of the GEMM peak of {self._peak:,.0f}"
+            peak = self._peak * self.fit.ranks.count
+            text += f", {rate:,.1f} GFLOP/s: {rate / peak:.0%} of the GEMM peak of {peak:,.0f}"
         return text
 
 

@@ -18,18 +18,18 @@ from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-from collect import PolicyName, choose_source, collect_into, world_name
+from collect import PolicyName, choose_source, collect_into, default_policy, world_name
 from fit_world_model import BY_SPELLING, Bookkeeping, Recipe, fit_dream
 from ppo import EXPLORATION, PPOConfig, explorer, learn
 from presets import model_config
 
 import dreamenvs
+from dreamenvs.actions import action_space
 from dreamenvs.artifact import read_artifact, write_artifact
 from dreamenvs.checkpoint import LIMITS, Checkpoint
 from dreamenvs.data.collect import EpsilonPolicy
 from dreamenvs.data.replay import Replay
 from dreamenvs.envs.library import new_name, user_directory
-from dreamenvs.envs.source import make_source
 from dreamenvs.evaluation.transfer import Transfer, transfer
 from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.models.turns import TurnsOptimization
@@ -56,7 +56,8 @@ class Args:
     steps: int = 20_000
     """Real steps of a round."""
     policy: PolicyName | None = None
-    """Who plays the first round: by default the tracker in ALE/Pong, random actions elsewhere."""
+    """Who plays the first round: by default the tracker in ALE/Pong, held random actions in dm_control, random ones
+    elsewhere."""
     tokenizer_updates: int = 1500
     """Of the first round."""
     dynamics_updates: int = 1500
@@ -105,7 +106,7 @@ def main(args: Args) -> None:
     family, world = BY_SPELLING[args.family], world_name(args.env)
     if not isinstance(model_config(family, args.preset).optimization, TurnsOptimization):
         raise SystemExit(
-            f"rounds fit the tokenizer once and the dynamics in every round, while {args.family} is fitted all at once; "
+            f"rounds fit the tokenizer once and the dynamics every time, while {args.family} is fitted all at once; "
             "use training/fit_world_model.py"
         )
     run = Path("runs") / (args.name or f"{family}-{world}-rounds")
@@ -143,9 +144,9 @@ def collect_round(args: Args, run: Path, source: SourceEnv, number: int) -> Repl
     if (directory / "index.json").exists() and holds(replay := Replay.open(directory), number):
         return replay
     if number == 0:
-        policy: Any = args.policy or ("tracker" if args.env.startswith("ALE/Pong-") else "random")
+        policy: Any = args.policy or default_policy(args.env)
     else:
-        policy = learned(args, dream_of(run, number - 1), source, seed)
+        policy = learned(args, dream_of(run, number - 1), seed)
     return collect_into(
         directory, source, policy, args.steps, seed=seed, num_envs=args.num_envs, notes={"round": number}
     )
@@ -156,13 +157,13 @@ def holds(replay: Replay, number: int) -> bool:
     return len(replay) > 0 if number == 0 else any(note.get("round") == number for note in replay.notes)
 
 
-def learned(args: Args, dream: Path, source: SourceEnv, seed: int) -> EpsilonPolicy:
+def learned(args: Args, dream: Path, seed: int) -> EpsilonPolicy:
     """PPO that learned in a dream, measured if asked for, on real frames and with random moves."""
     checkpoint = dreamenvs.load(dream)
     policy = learn(checkpoint, args.ppo_steps, seed, args.ppo)
     if args.episodes:
         print(measure_transfer(args, policy, checkpoint, seed).table())
-    return explorer(policy, checkpoint, make_source(source).action_space, args.epsilons, seed)
+    return explorer(policy, checkpoint, action_space(checkpoint.model.spec.actions), args.epsilons, seed)
 
 
 def measure_transfer(args: Args, policy: Any, checkpoint: Checkpoint, seed: int) -> Transfer:

@@ -19,7 +19,10 @@ from dreamenvs.artifact import is_artifact
 
 
 class RunDirectory:
-    """`config.json`, `versions.json`, `metrics.jsonl`, `pictures/`, TensorBoard's events and `state/`."""
+    """`config.json`, `versions.json`, `metrics.jsonl`, `pictures/`, TensorBoard's events and `state/`.
+
+    Of an online run there are also `replay/`, `agent/`, `results.json` and `timings.jsonl`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,7 +35,9 @@ class RunDirectory:
         """Whether there is a state to go on from."""
         return is_artifact(self.state)
 
-    def open(self, identity: Mapping[str, Any], arguments: Mapping[str, Any], *, restart: bool = False) -> None:
+    def open(
+        self, identity: Mapping[str, Any], arguments: Mapping[str, Any], *, restart: bool = False, ranks: int = 1
+    ) -> None:
         """Begin a run or go on with one; a directory that holds another run is refused.
 
         `identity` is what decides the weights: it must be the same for a run to go on.
@@ -44,7 +49,7 @@ class RunDirectory:
             self._check(json.loads(config.read_text(encoding="utf-8"))["identity"], json.loads(json.dumps(identity)))
         self.pictures.mkdir(parents=True, exist_ok=True)
         _write_json(config, {"identity": identity, "arguments": arguments})
-        _write_json(self.path / "versions.json", versions())
+        _write_json(self.path / "versions.json", versions() | {"ranks": ranks})
 
     def _check(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         changes = list(differences(old, new))
@@ -58,9 +63,9 @@ class RunDirectory:
         """Remove what a run writes, and nothing else."""
         if any(self.path.iterdir()) and not (self.path / "config.json").exists():
             raise SystemExit(f"{self.path} is not a run's directory: --restart removes nothing there")
-        for part in (self.state, self.pictures, self.path / "events"):
-            shutil.rmtree(part, ignore_errors=True)
-        for name in ("metrics.jsonl", "versions.json", "config.json"):
+        for part in ("state", "pictures", "events", "replay", "agent"):
+            shutil.rmtree(self.path / part, ignore_errors=True)
+        for name in ("metrics.jsonl", "timings.jsonl", "results.json", "versions.json", "config.json"):
             (self.path / name).unlink(missing_ok=True)
 
 

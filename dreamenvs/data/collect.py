@@ -150,6 +150,9 @@ def collect(env: AnyEnv, policy: Policy, steps: int, seed: int | None = None) ->
     state: Any = None
     while steps > 0:
         actions, state = policy.predict(observations, state, begins)
+        if isinstance(rows.action_space, gymnasium.spaces.Box):
+            # A policy that scales its actions to the bounds may miss them by a rounding; what is kept was taken so.
+            actions = np.clip(np.asarray(actions, np.float32), rows.action_space.low, rows.action_space.high)
         moved = rows.step(np.asarray(actions))
         # In the last call more rows may have moved than are asked for.
         taken = moved.real.nonzero()[0][:steps]

@@ -30,7 +30,8 @@ _CHUNK = 64  # episodes that are handed to Minari at once
 def episodes_from_minari(dataset: MinariDataset | str, *, image_key: str | None = None) -> Iterator[Episode]:
     """The episodes of a data set, or of the local one with this id, one after the other.
 
-    Observations are H × W × C uint8 images, or `image_key` names those among the entries of a Dict.
+    Observations are H × W × C uint8 images, or `image_key` names those among the entries of a Dict. Continuous actions
+    beyond their bounds, which some data sets have, are put on them, as simulators do.
     """
     opened = _open(dataset)
     _image_space(opened, image_key)
@@ -41,9 +42,7 @@ def episodes_from_minari(dataset: MinariDataset | str, *, image_key: str | None 
         taken: NDArray[Any] = np.asarray(data.actions)
         yield Episode(
             observations=np.asarray(observations),
-            actions=taken.astype(np.int64) - start
-            if isinstance(actions, DiscreteActions)
-            else taken.astype(np.float32),
+            actions=taken.astype(np.int64) - start if isinstance(actions, DiscreteActions) else _inside(taken, actions),
             rewards=np.asarray(data.rewards, np.float32),
             terminated=np.asarray(data.terminations, bool),
             truncated=np.asarray(data.truncations, bool),
@@ -144,6 +143,12 @@ def _actions(dataset: Any) -> DiscreteActions | ContinuousActions:
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)
         return ContinuousActions(low=tuple(low.tolist()), high=tuple(high.tolist()))
     raise ValueError(f"{dataset.spec.dataset_id}: actions must be Discrete or a one-dimensional Box, not {space}")
+
+
+def _inside(actions: NDArray[Any], kind: ContinuousActions) -> NDArray[np.float32]:
+    low, high = np.array(kind.low, np.float32), np.array(kind.high, np.float32)
+    clipped: NDArray[np.float32] = np.clip(actions.astype(np.float32), low, high)
+    return clipped
 
 
 def _source(dataset: Any) -> SourceEnv | None:

@@ -93,6 +93,23 @@ class Replay(Sequence[Episode]):
                 storage.write_index(self.directory, index)
         self._use(index)
 
+    def truncate(self, episodes: int) -> None:
+        """Forget all but the first `episodes`, which end with an append; what follows is removed from disk."""
+        with storage.locked(self.directory):
+            index = storage.read_index(self.directory)
+            ends = np.cumsum([0, *(len(shard.lengths) for shard in index.shards)]).tolist()
+            if episodes not in ends:
+                raise ValueError(f"{self.directory} has {ends[-1]} episodes, and no append ends with number {episodes}")
+            shards = ends.index(episodes)
+            counts = np.cumsum([0, *(int(note.get("episodes") or 0) for note in index.notes)]).tolist()
+            notes = index.notes[: max(i for i, count in enumerate(counts) if count <= episodes)]
+            with storage.writing(self.directory):
+                storage.write_index(self.directory, replace(index, shards=index.shards[:shards], notes=notes))
+                storage.remove_orphans(self.directory, shards)
+        for number in [number for number in self._open if number >= shards]:
+            del self._open[number]
+        self._use(storage.read_index(self.directory))
+
     def subset(self, indices: Sequence[int] | NDArray[np.int64]) -> Subset:
         """Some of the episodes, which stay on disk."""
         return Subset(self, np.asarray(indices, np.int64))

@@ -97,6 +97,15 @@ def check_episode(episode: Episode, spec: WorldSpec) -> None:
         low, high = episode.actions.min(), episode.actions.max()
         if low < 0 or high >= spec.actions.count:
             raise ValueError(f"actions from {low} to {high}; those of {spec.world} are 0 to {spec.actions.count - 1}")
+        return
+    lowest, highest = np.array(spec.actions.low, np.float32), np.array(spec.actions.high, np.float32)
+    inside = (episode.actions >= lowest) & (episode.actions <= highest)  # NaN fails both
+    if not inside.all():
+        step, at = (int(index) for index in np.argwhere(~inside)[0])
+        raise ValueError(
+            f"action {episode.actions[step, at]:g} of step {step}, dimension {at}; those of {spec.world} are "
+            f"{lowest[at]:g} to {highest[at]:g}: clip what is beyond"
+        )
 
 
 def write_shard(directory: Path, number: int, episodes: Sequence[Episode]) -> Shard:

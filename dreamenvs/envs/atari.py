@@ -45,7 +45,11 @@ class AtariProtocol(gymnasium.Wrapper[NDArray[np.uint8], Any, NDArray[np.uint8],
         self._resize = AreaResize((shape[0], shape[1]), (config.size, config.size))
         self._lives = 0
         self._playing = False
-        """Whether the last episode ended with a lost life, and the game goes on."""
+
+    @property
+    def playing(self) -> bool:
+        """Whether the last episode ended with a lost life, and the game goes on at the next reset without a seed."""
+        return self._playing
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

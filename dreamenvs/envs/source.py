@@ -5,9 +5,7 @@ A SourceEnv may come from a stranger's checkpoint: its id is looked up and never
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 
 from dreamenvs.envs.atari import AtariConfig, AtariProtocol
 from dreamenvs.envs.crafter import CrafterConfig, CrafterEnv
+from dreamenvs.envs.dmc import CAMERAS, DMCConfig, DMCEnv, import_suite
 from dreamenvs.envs.minatar import GAMES, MinAtarConfig, MinAtarEnv
 from dreamenvs.envs.pixels import Pixels, PixelsConfig
 from dreamenvs.types import ContinuousActions, DiscreteActions, Scalar, SourceEnv, WorldSpec
@@ -30,6 +29,7 @@ MODULES = {"ALE": "ale_py", "MinAtar": "minatar", "dm_control": "shimmy", "Craft
 
 _ID = re.compile(r"(?:[A-Za-z0-9_-]+/)?[A-Za-z0-9_.-]+")
 _WORD = re.compile(r"[A-Za-z0-9_. +-]*")
+_TASK = re.compile(r"dm_control/(?P<domain>[A-Za-z0-9_]+)-(?P<task>[A-Za-z0-9_]+)-v0")
 
 
 def make_source(source: SourceEnv, observation_shape: tuple[int, int, int] | None = None, **kwargs: Scalar) -> PixelEnv:
@@ -40,7 +40,7 @@ def make_source(source: SourceEnv, observation_shape: tuple[int, int, int] | Non
     check_source(source)
     options = dict(source.options)
     limit = options.pop("max_episode_steps", None)
-    _import_namespace(source.id)
+    _import_namespace(source.id, source.preprocessing)
     try:
         env = RECIPES[source.preprocessing](source.id, {**source.kwargs, **kwargs}, options)
     except TypeError as error:
@@ -67,8 +67,10 @@ def default_source(env_id: str) -> SourceEnv:
         return SourceEnv(id=env_id, kwargs=game, preprocessing="minatar", options=vars(MinAtarConfig()))
     if namespace == "Crafter":
         return SourceEnv(id=env_id, preprocessing="crafter", options=vars(CrafterConfig()))
-    repeat = 2 if namespace == "dm_control" else 1
-    return SourceEnv(id=env_id, preprocessing="pixels", options=vars(PixelsConfig(repeat=repeat)))
+    if (task := _TASK.fullmatch(env_id)) is not None:
+        options = vars(DMCConfig(camera=CAMERAS.get(task["domain"], 0)))
+        return SourceEnv(id=env_id, preprocessing="dmc", options=options)
+    return SourceEnv(id=env_id, preprocessing="pixels", options=vars(PixelsConfig()))
 
 
 def describe(env: PixelEnv, *, world: str, source: SourceEnv) -> WorldSpec:
@@ -104,17 +106,18 @@ def _namespace(env_id: str) -> str:
     return env_id.partition("/")[0]
 
 
-def _import_namespace(env_id: str) -> None:
+def _import_namespace(env_id: str, preprocessing: str) -> None:
     """Register the ids of a known namespace; any other id must be registered already."""
     namespace = _namespace(env_id)
     if namespace not in MODULES:
         if env_id not in gymnasium.registry:
             raise ValueError(f"{env_id} is not registered; import its package first")
         return
-    # Without a display MuJoCo finds no GL of its own; the choice must be made before dm_control is imported.
-    if namespace == "dm_control" and sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")
     try:
+        if namespace == "dm_control":
+            import_suite()
+            if preprocessing == "dmc":
+                return  # builds its tasks itself; only the others need the ids that shimmy registers
         module = import_module(MODULES[namespace])
     except ImportError as error:
         raise ImportError(f'{env_id} needs an extra: pip install "dreamenvs[{EXTRAS[namespace]}]"') from error
@@ -144,6 +147,13 @@ def _make_crafter(env_id: str, kwargs: Mapping[str, Any], options: Mapping[str, 
     if env_id != "Crafter":
         raise ValueError(f"{env_id} is not Crafter")
     return CrafterEnv(CrafterConfig(**options), **kwargs)
+
+
+def _make_dmc(env_id: str, kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> PixelEnv:
+    task = _TASK.fullmatch(env_id)
+    if task is None:
+        raise ValueError(f"{env_id} is no task of the DeepMind Control Suite, such as dm_control/walker-walk-v0")
+    return DMCEnv(DMCConfig(**options), task["domain"], task["task"], **kwargs)
 
 
 def _make_pixels(env_id: str, kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> PixelEnv:
@@ -189,5 +199,6 @@ RECIPES: dict[str, Recipe] = {
     "atari": _make_atari,
     "minatar": _make_minatar,
     "crafter": _make_crafter,
+    "dmc": _make_dmc,
     "pixels": _make_pixels,
 }

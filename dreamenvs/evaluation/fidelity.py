@@ -30,6 +30,7 @@ from dreamenvs.evaluation.figures import (
 from dreamenvs.evaluation.one_step import OneStep, predict_steps
 from dreamenvs.evaluation.open_loop import OpenLoop, draw_starts, imagine
 from dreamenvs.evaluation.results import Progress, text_table, to_json
+from dreamenvs.evaluation.reward_error import RewardErrors, reward_errors
 from dreamenvs.protocols import WorldModel
 
 
@@ -66,6 +67,8 @@ class Fidelity(NamedTuple):
     one_step_tokens: TokenFigures
     one_step_events: EventFigures
     codebook: CodebookUse
+    reward_errors: list[RewardErrors]
+    one_step_reward_errors: RewardErrors
 
     @property
     def psnr_by_step(self) -> list[float]:
@@ -84,6 +87,7 @@ class Fidelity(NamedTuple):
             "pixels": _by_horizon(to_json(self.pixels)),
             "tokens": _by_horizon(to_json(self.tokens)),
             "rewards": _by_horizon([_flat(step.rewards) for step in self.events], _flat(self.all_events.rewards)),
+            "reward_errors": _by_horizon(to_json(self.reward_errors)),
             "terminations": _by_horizon(
                 [_flat(step.terminations) for step in self.events], _flat(self.all_events.terminations)
             ),
@@ -108,14 +112,15 @@ class Fidelity(NamedTuple):
     def _one_step(self) -> dict[str, dict[str, float]]:
         """The model and the baselines, each with the same figures."""
         tokens, (rewards, terminations) = self.one_step_tokens, self.one_step_events
+        errors = self.one_step_reward_errors
         return {
-            name: {"token_accuracy": accuracy, "perplexity": perplexity}
+            name: {"token_accuracy": accuracy, "perplexity": perplexity, "reward_error": error}
             | {f"reward_{score}": value for score, value in getattr(rewards, name)._asdict().items()}
             | {f"termination_{score}": value for score, value in getattr(terminations, name)._asdict().items()}
-            for name, accuracy, perplexity in (
-                ("model", tokens.accuracy, tokens.perplexity),
-                ("copy", tokens.copy_accuracy, float("nan")),
-                ("majority", tokens.majority_accuracy, tokens.marginal_perplexity),
+            for name, accuracy, perplexity, error in (
+                ("model", tokens.accuracy, tokens.perplexity, errors.model),
+                ("copy", tokens.copy_accuracy, float("nan"), errors.copy),
+                ("majority", tokens.majority_accuracy, tokens.marginal_perplexity, errors.mean),
             )
         }
 
@@ -189,7 +194,7 @@ def measure(
 
 
 def _summarize(single: OneStep, dreamed: OpenLoop, setting: Setting) -> Fidelity:
-    scale = event_scale(single)
+    scale, mean = event_scale(single), float(single.real_rewards.mean(dtype=np.float64))
     columns = [OpenLoop(*(field[:, step] for field in dreamed)) for step in range(dreamed.counted.shape[1])]
     pixels = [pixel_figures(column) for column in columns]
     psnr = [figures.psnr for figures in pixels if figures.frames]
@@ -203,6 +208,8 @@ def _summarize(single: OneStep, dreamed: OpenLoop, setting: Setting) -> Fidelity
         one_step_tokens=one_step_tokens(single, frequencies(single.histogram)),
         one_step_events=event_figures(single, np.ones(len(single.rewards), bool), scale),
         codebook=codebook_use(single.histogram),
+        reward_errors=[reward_errors(column, column.counted > 0, mean) for column in columns],
+        one_step_reward_errors=reward_errors(single, np.ones(len(single.rewards), bool), mean),
     )
 
 

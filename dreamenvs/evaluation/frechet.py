@@ -58,7 +58,7 @@ def compare_features(
     distance = float(frechet_distance(*_moments(real, whole), *_moments(imagined, whole))[0])
     if len(real) < 2:
         return Distance(distance, float("nan"))
-    part = max(1, _AT_ONCE // real.shape[1] ** 2)
+    part = max(1, _AT_ONCE // (real.shape[1] * max(real.shape)))
     drawn = []
     for begun in range(0, resamples, part):
         counts = rng.multinomial(len(real), [1 / len(real)] * len(real), size=min(part, resamples - begun))
@@ -73,6 +73,6 @@ def _moments(features: Features, weights: Features) -> tuple[Features, Features]
     centre = features.mean(0)
     centred = features - centre  # so that no digits are lost where the mean is far from zero
     means = weights @ centred / count
-    squares = np.stack([(centred * row[:, None]).T @ centred for row in weights])
+    squares = (centred.T * weights[:, None, :]) @ centred
     covariances = (squares - count * means[:, :, None] * means[:, None, :]) / max(count - 1, 1)
     return means + centre, covariances

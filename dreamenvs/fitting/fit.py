@@ -2,6 +2,10 @@
 
 Random numbers are keyed by (seed, stage, update): a resumed fit draws what an uninterrupted one does, whatever the
 caller drew in between, and the caller's generators are left alone.
+
+Several ranks draw the same batches and share their rows, so that the batch, and with it the fit, is that of one
+process. Random numbers inside a loss (dropout, sampled tokens) are drawn for each rank by itself: there, as many ranks
+give the same weights again, and another number of them other ones.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from dreamenvs import tree
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.samplers import Sampler, UniformSampler
 from dreamenvs.data.segments import cut_segments, episode_lengths
+from dreamenvs.fitting.parallel import ALONE, Ranks
 from dreamenvs.fitting.prepared import prepare_episodes, unpack_tokens
 from dreamenvs.fitting.state import Progress, State, StateError, read_state, write_state
 from dreamenvs.fitting.updater import Measured, NonFiniteLossError, Updater
@@ -40,16 +45,26 @@ class Metrics(NamedTuple):
     sampling_seconds: float
     update_seconds: float
     frames: int
-    """Valid frames of the batch."""
+    """Valid frames of the batch, on all ranks."""
 
 
 class Fit:
-    """A model on its way through its stages, on episodes of its world."""
+    """A model on its way through its stages, on episodes of its world.
+
+    With several ranks each has the same model, episodes and sampler, and calls `run`, `save` and `load` as all do.
+    """
 
     def __init__(
-        self, model: WorldModel[Any], episodes: Sequence[Episode], *, seed: int = 0, sampler: Sampler | None = None
+        self,
+        model: WorldModel[Any],
+        episodes: Sequence[Episode],
+        *,
+        seed: int = 0,
+        sampler: Sampler | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.model = model
+        self.ranks = ranks
         self.stages = model.stages()
         self.stage = 0
         """How many stages are finished."""
@@ -62,6 +77,9 @@ class Fit:
         self._sampler: Sampler = UniformSampler() if sampler is None else sampler
         self._updater: Updater | None = None
         self._seen: Sequence[Episode] = episodes
+        for stage in self.stages:
+            if stage.updates:
+                ranks.rows(stage.rows)  # refuses more ranks than rows
         self._skip_finished()
 
     @property
@@ -88,16 +106,21 @@ class Fit:
             yield self._advance()
 
     def example(self) -> Segment:
-        """A batch as the stage under way takes it, the first of its updates under uniform sampling."""
+        """A batch as the stage under way takes it, the first of its updates under uniform sampling; this rank's rows.
+
+        Once the stage has begun, a rank may ask for it by itself.
+        """
         stage = self._begin()
         chosen, starts = UniformSampler().draw(self._lengths, stage.rows, stage.length, self._rng(0))
         return self._cut(stage, chosen, starts)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write or replace the state of this fit; if that fails, the old one stands."""
-        counters = {name: torch.from_numpy(counts) for name, counts in self._sampler.counters().items()}
-        moments = self._updater.export() if self._updater is not None else {}
-        write_state(directory, State(self.progress, self._module.state_dict(), moments, counters))
+        """Write or replace the state of this fit; if that fails, the old one stands. The first rank writes for all."""
+        if self.ranks.first:
+            counters = {name: torch.from_numpy(counts) for name, counts in self._sampler.counters().items()}
+            moments = self._updater.export() if self._updater is not None else {}
+            write_state(directory, State(self.progress, self._module.state_dict(), moments, counters))
+        self.ranks.wait()
 
     def load(self, directory: str | os.PathLike[str]) -> None:
         """Go on from a state that this very fit saved: the same model, data, seed and sampler."""
@@ -118,9 +141,9 @@ class Fit:
         rng = self._rng(self.update)
         chosen, starts = self._sampler.draw(self._lengths, stage.rows, stage.length, rng)
         segment = self._cut(stage, chosen, starts)
-        frames = int(segment.valid.sum())
+        frames = int(np.minimum(self._lengths[chosen] - starts, stage.length).sum())
         sampled = perf_counter()
-        measured = self._updated(segment, int(rng.integers(2**62)), (chosen, starts))
+        measured = self._updated(segment, self._draw_seed(rng), (chosen, starts))
         self.update += 1
         done = self.update
         self._skip_finished()
@@ -157,7 +180,9 @@ class Fit:
             if stage.prepare is not None:
                 self._module.eval()
                 self._seen = prepare_episodes(stage.prepare, self._episodes, self._device)
-            self._updater = Updater(stage, tuple(self._module.buffers()))
+                self.ranks.wait()  # each prepares all episodes, and one may be slower
+            self.ranks.follow_first([*self._module.parameters(), *self._module.buffers()])
+            self._updater = Updater(stage, tuple(self._module.buffers()), self.ranks)
         return stage
 
     def _skip_finished(self) -> None:
@@ -167,11 +192,16 @@ class Fit:
     def _cut(self, stage: Stage, chosen: Any, starts: Any) -> Segment:
         # Padding that all rows would share is left out: where episodes are short it would be most of the work.
         length = min(stage.length, int((self._lengths[chosen] - starts).max()))
-        segment = cut_segments(self._seen, chosen, starts, length)
+        own = self.ranks.rows(len(chosen))
+        segment = cut_segments(self._seen, chosen[own], starts[own], length)
         return tree.to(segment if stage.prepare is None else unpack_tokens(segment), self._device)
 
     def _rng(self, update: int) -> np.random.Generator:
         return np.random.default_rng((self._seed, self.stage, update))
+
+    def _draw_seed(self, rng: np.random.Generator) -> int:
+        """Of this rank's random numbers in the loss; those of the first are the same however many there are."""
+        return int(rng.integers(2**62, size=self.ranks.count)[self.ranks.number])
 
     @property
     def _device(self) -> torch.device:

@@ -58,9 +58,9 @@ def write_state(directory: str | os.PathLike[str], state: State) -> Path:
     """Write or replace a state; killed at any moment, the old or the new one stands."""
     files = {
         "progress.json": dump_json({"format": FORMAT, "progress": to_json(state.progress)}),
-        "weights.safetensors": _dump(state.weights),
-        "optimizer.safetensors": _dump(state.optimizer),
-        "sampler.safetensors": _dump(state.sampler),
+        "weights.safetensors": dump_tensors(state.weights),
+        "optimizer.safetensors": dump_tensors(state.optimizer),
+        "sampler.safetensors": dump_tensors(state.sampler),
     }
     return write_artifact(directory, files)
 
@@ -69,7 +69,7 @@ def read_state(directory: str | os.PathLike[str]) -> State:
     """A state whose every byte is as it was written."""
     path = Path(directory)
     files = read_artifact(path, LIMITS)
-    weights, optimizer, sampler = (_parse(path, files, f"{name}.safetensors") for name in State._fields[1:])
+    weights, optimizer, sampler = (parse_tensors(path, files, f"{name}.safetensors") for name in State._fields[1:])
     return State(_parse_progress(path, files), weights, optimizer, sampler)
 
 
@@ -81,7 +81,7 @@ def read_progress(directory: str | os.PathLike[str]) -> Progress:
 def read_weights(directory: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The model's weights of a state, in float32, for another fit to start from."""
     name = "weights.safetensors"
-    return _parse(Path(directory), read_artifact(directory, LIMITS, (name,)), name)
+    return parse_tensors(Path(directory), read_artifact(directory, LIMITS, (name,)), name)
 
 
 def _parse_progress(path: Path, files: Mapping[str, bytes]) -> Progress:
@@ -91,14 +91,16 @@ def _parse_progress(path: Path, files: Mapping[str, bytes]) -> Progress:
     return from_json(Progress, value.get("progress"), f"{name}: progress")
 
 
-def _dump(tensors: Mapping[str, Tensor]) -> bytes:
+def dump_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors by name as the bytes of a safetensors file."""
     packed = {
         name: tensor.detach().to("cpu").clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
     return safetensors.torch.save(packed)
 
 
-def _parse(path: Path, files: Mapping[str, bytes], name: str) -> dict[str, Tensor]:
+def parse_tensors(path: Path, files: Mapping[str, bytes], name: str) -> dict[str, Tensor]:
+    """The tensors of one of the files that were read from the directory `path`."""
     try:
         return safetensors.torch.load(files[name])
     except Exception as error:  # the reader has several exception types for what it refuses

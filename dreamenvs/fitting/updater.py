@@ -9,14 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dreamenvs.fitting.parallel import ALONE, Ranks
+from dreamenvs.nn.optimization import NonFiniteLossError as NonFiniteLossError
+from dreamenvs.nn.optimization import export_moments, restore_moments
 from dreamenvs.protocols import Stage
 from dreamenvs.types import Segment
-
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-
-
-class NonFiniteLossError(RuntimeError):
-    """A loss or its gradient was NaN or infinite; parameters and buffers are those before that update."""
 
 
 class Measured(NamedTuple):
@@ -30,10 +27,14 @@ class Measured(NamedTuple):
 
 
 class Updater:
-    """One update after another of a stage's parameters; `buffers` are what its loss moves besides, such as codes."""
+    """One update after another of a stage's parameters; `buffers` are what its loss moves besides, such as codes.
 
-    def __init__(self, stage: Stage, buffers: tuple[Tensor, ...] = ()) -> None:
+    Each of several ranks is given its rows of a batch; all make the same update, that of the whole batch.
+    """
+
+    def __init__(self, stage: Stage, buffers: tuple[Tensor, ...] = (), ranks: Ranks = ALONE) -> None:
         self.stage = stage
+        self._ranks = ranks
         self._buffers = buffers
         self._parameters: list[nn.Parameter] = [each for group in stage.groups for each in group.parameters]
         settings = [
@@ -48,13 +49,15 @@ class Updater:
         for group, setting in zip(self.stage.groups, self._optimizer.param_groups, strict=True):
             setting["lr"] = group.learning_rate * rate
         before = [buffer.clone() for buffer in self._buffers]
-        terms = self.stage.loss(segment)
+        with self._ranks.together():
+            terms = self.stage.loss(segment)
         parts = {part: float(amount) for part, amount in terms.parts.items()}
         loss = float(terms.total.detach())
         if not math.isfinite(loss):
             raise self._refuse("loss", loss, update, parts, before)
         self._optimizer.zero_grad(set_to_none=True)
         terms.total.backward()  # type: ignore[no-untyped-call]
+        self._ranks.average_gradients(self._parameters)
         norm = float(nn.utils.clip_grad_norm_(self._parameters, self.stage.clip))
         if not math.isfinite(norm):
             raise self._refuse("gradient", norm, update, parts, before)
@@ -63,24 +66,11 @@ class Updater:
 
     def export(self) -> dict[str, Tensor]:
         """The moments of every parameter and its number of updates; empty before the first one."""
-        states = self._optimizer.state_dict()["state"]
-        return {f"{index}.{name}": state[name] for index, state in states.items() for name in _MOMENTS}
+        return export_moments(self._optimizer)
 
     def restore(self, moments: Mapping[str, Tensor]) -> None:
         """Go on from what `export` gave."""
-        wanted = {f"{index}.{name}" for index in range(len(self._parameters)) for name in _MOMENTS}
-        if odd := sorted(set(moments) - wanted):
-            raise ValueError(f"the optimiser's state does not fit stage {self.stage.name!r}: {odd[0]!r:.60}")
-        states: dict[int, dict[str, Tensor]] = {}
-        for key, value in moments.items():
-            index, _, name = key.partition(".")
-            parameter = self._parameters[int(index)]
-            if value.shape != (() if name == "step" else parameter.shape):
-                raise ValueError(f"the optimiser's {key} has the shape {tuple(value.shape)}, not the parameter's")
-            # A copy, since what a file gives need not be aligned as torch's own memory is, nor lie as its parameter.
-            like = value if name == "step" else parameter
-            states.setdefault(int(index), {})[name] = torch.empty_like(like, requires_grad=False).copy_(value)
-        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": states})
+        restore_moments(self._optimizer, self._parameters, moments, f"stage {self.stage.name!r}")
 
     @torch.no_grad()
     def _refuse(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from dreamenvs.nn import ranks
 from dreamenvs.protocols import Posterior, Tokenizer
 from dreamenvs.types import LossTerms
 
@@ -14,7 +15,7 @@ def autoencoder_loss(tokenizer: Tokenizer, posterior: Posterior, frames: Tensor)
     The posterior is an argument, since dynamics that train with the tokenizer need the very same one. Padding must
     not reach either: the codes would follow it.
     """
-    reconstruction = tokenizer.reconstruction(tokenizer.decode(posterior.latent), frames).mean()
-    commitment = posterior.commitment.mean()
+    reconstruction = ranks.mean(tokenizer.reconstruction(tokenizer.decode(posterior.latent), frames))
+    commitment = ranks.mean(posterior.commitment)
     parts = {"reconstruction": reconstruction.detach(), "commitment": commitment.detach()}
     return LossTerms(reconstruction + commitment, parts)

@@ -19,7 +19,7 @@ from dreamenvs.heads import HeadConfig, RewardHead, TerminationHead
 from dreamenvs.models.family import Family
 from dreamenvs.models.frame_token import FrameToken, FrameTokenConfig, NoFrameToken, NoFrameTokenConfig
 from dreamenvs.models.turns import TurnConfig, TurnsOptimization, decaying_groups, turn
-from dreamenvs.nn import initial
+from dreamenvs.nn import initial, ranks
 from dreamenvs.priors.autoregressive import AutoregressiveConfig, AutoregressivePrior
 from dreamenvs.protocols import SequenceModel, Stage
 from dreamenvs.random import Noise
@@ -175,7 +175,7 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
     def tokenizer_loss(self, segment: Segment) -> LossTerms:
         """Over the transitions between real frames; padding is nobody's next frame."""
         pairs = segment.valid[:, :-1] & segment.valid[:, 1:]
-        if not bool(pairs.any()):
+        if not bool(ranks.all_sum(pairs.sum())):
             raise ValueError("segments of single frames have no transitions: Δ-tokens need two frames in a row")
         frames = segment.observations
         actions = self._encode(segment.actions[:, :-1][pairs])

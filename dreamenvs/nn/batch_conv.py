@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from dreamenvs.nn.batch_norm import BatchNorm2d
 from dreamenvs.nn.conv import grid_shape
 from dreamenvs.nn.layers import RowConv2d
 
@@ -41,7 +42,7 @@ class BatchEncoder(nn.Module):
         for outputs in config.channels:
             # A bias would be taken away again by the norm.
             layers += [RowConv2d(inputs, outputs, KERNEL, STRIDE, PADDING, bias=False)]
-            layers += [nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+            layers += [BatchNorm2d(outputs), nn.ReLU(inplace=True)]
             inputs = outputs
         self.layers = nn.Sequential(*layers)
 
@@ -62,10 +63,10 @@ class BatchDecoder(nn.Module):
         super().__init__()
         grid_shape(config, observation_shape)
         inputs = config.channels[-1]
-        layers: list[nn.Module] = [nn.BatchNorm2d(inputs), nn.ReLU()]
+        layers: list[nn.Module] = [BatchNorm2d(inputs), nn.ReLU()]
         for outputs in reversed(config.channels[:-1]):
             layers += [nn.ConvTranspose2d(inputs, outputs, KERNEL, STRIDE, PADDING, bias=False)]
-            layers += [nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+            layers += [BatchNorm2d(outputs), nn.ReLU(inplace=True)]
             inputs = outputs
         last = nn.ConvTranspose2d(inputs, observation_shape[0], KERNEL, STRIDE, PADDING)
         assert last.bias is not None

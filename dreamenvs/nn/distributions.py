@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dreamenvs.nn import ranks
+
 BINS = 255
 LIMIT = 20.0
 """The bins span [-20, 20] in symlog space, which is about ±4.9e8 for real numbers."""
@@ -78,9 +80,9 @@ def free_bits(divergence: Tensor, bits: float = 1.0) -> Tensor:
 
 
 def masked_mean(values: Tensor, valid: Tensor) -> Tensor:
-    """The mean () of values (N,) over the valid (N,) ones; zero where none is."""
+    """The mean () of values (N,) over the valid (N,) ones of all ranks; zero where none is."""
     # Filled rather than multiplied, for zero times NaN is NaN.
-    return values.masked_fill(~valid, 0).sum() / valid.sum().clamp(min=1)
+    return ranks.ratio(values.masked_fill(~valid, 0).sum(), valid.sum())
 
 
 def one_hot(tokens: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:

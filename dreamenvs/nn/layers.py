@@ -30,7 +30,7 @@ def row_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     results = _row_product(rows, weight.t(), bias) if in_columns else _product(weight, rows.t(), bias).t()
     if count < MIN_ROWS:
         results = results[:count].contiguous()
-    return results.reshape(*inputs.shape[:-1], -1)
+    return results.reshape(*inputs.shape[:-1], len(weight))
 
 
 def _product(weight: Tensor, columns: Tensor, bias: Tensor | None) -> Tensor:
@@ -56,7 +56,7 @@ def tall_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     first, *others = range(0, weight.shape[1], MAX_SUM)
     results = F.linear(rows[:, first : first + MAX_SUM], weight[:, first : first + MAX_SUM], bias)
     for start in others:
-        results.addmm_(rows[:, start : start + MAX_SUM], weight[:, start : start + MAX_SUM].t())
+        torch.addmm(results, rows[:, start : start + MAX_SUM], weight[:, start : start + MAX_SUM].t(), out=results)
     return results[:count].view(*inputs.shape[:-1], -1)
 
 
@@ -74,7 +74,7 @@ def add_tall_linear(hidden: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
     if torch.is_grad_enabled() or weight.shape[1] > MAX_SUM:
         return hidden + tall_linear(inputs, weight)
     (sums, count), (rows, _) = _pad_rows(hidden), _pad_rows(inputs)
-    return sums.addmm_(rows, weight.t())[:count].view(hidden.shape)
+    return torch.addmm(sums, rows, weight.t(), out=sums)[:count].view(hidden.shape)
 
 
 def _pad_rows(inputs: Tensor) -> tuple[Tensor, int]:

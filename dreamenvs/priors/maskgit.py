@@ -16,12 +16,16 @@ from torch.nn import functional as F
 from dreamenvs.nn import initial
 from dreamenvs.nn.bidirectional import BidirectionalTransformer
 from dreamenvs.nn.distributions import unimix
-from dreamenvs.nn.layers import RowLayerNorm, RowLinear, row_gelu, tall_linear
+from dreamenvs.nn.layers import RowLayerNorm, RowLinear, add_tall_linear, row_gelu, tall_linear
 from dreamenvs.priors.draft import MAX_PASSES, draft_and_revise, hide_some
 from dreamenvs.priors.factorized import CrossEntropyObjective, KLObjective, cross_entropy, divergences
 from dreamenvs.protocols import Posterior
 from dreamenvs.random import Noise
 from dreamenvs.types import LossTerms
+
+GROUP_TOKENS = 1024
+"""Tokens, of whole rows, that a CPU takes through the head together: what they need stays in its cache, and in memory
+that the process already has, where larger pieces would be asked from the system again and again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,24 +143,37 @@ class MaskGITPrior(nn.Module):
         With as many rounds as tokens nothing is taken to be independent. Compare the sums, not single tokens, with the
         factorised prior's: what `one_pass_logits` cannot know of a token is what the others tell of it.
         """
-        conditions, shown = self._condition(hidden), self._nothing(hidden)
-        logits = conditions.new_empty(*tokens.shape, self.vocabulary)
-        for chosen, _ in draft_and_revise(noise, self.num_tokens, (rounds or self.config.draft,)):
-            part = self._logits(conditions, shown, chosen)
+        rounds = rounds or self.config.draft
+        if not 1 <= rounds <= self.num_tokens:
+            raise ValueError(f"rounds is 1 to {self.num_tokens}, the tokens of a frame, not {rounds}")
+        own, shown = self._condition(hidden), self._nothing(hidden)
+        logits = own.new_empty(*tokens.shape, self.vocabulary)
+        for chosen, _ in draft_and_revise(noise, self.num_tokens, (rounds,)):
+            part = self._logits(own, shown, chosen)
             if chosen is None:
                 return part
             logits.scatter_(1, chosen[..., None].expand_as(part), part)
             shown.scatter_(1, chosen, tokens.gather(1, chosen))
         return logits
 
+    def log_likelihood(self, hidden: Tensor, tokens: Tensor, past: Tensor) -> Tensor:
+        """(N, K) nats, negative, of tokens (N, K) in the rounds of the draft: implements `ScoringPrior`.
+
+        The order of the parts is random, but the same for the same hidden vector, and none of the tokens' business: so
+        the sum is a frame's probability. How likely a revision makes a frame nobody can say; the draft stands for it.
+        """
+        seeds = hidden.float().sum(1).view(torch.int32).long()
+        logits = self.chain_logits(hidden, tokens, Noise(seeds, torch.zeros_like(seeds)))
+        return logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+
     def sample(self, hidden: Tensor, noise: Noise, past: Tensor) -> tuple[Tensor, Tensor]:
         """Draft and revise (algorithms 1 and 2), all rows at once: as many passes as the config says."""
-        conditions, tokens = self._condition(hidden), self._nothing(hidden)
+        own, tokens = self._condition(hidden), self._nothing(hidden)
         finite = torch.ones(len(hidden), dtype=torch.bool, device=hidden.device)
         for chosen, draw in draft_and_revise(noise, self.num_tokens, self.config.phases):
             if chosen is not None:
                 tokens.scatter_(1, chosen, self.vocabulary)
-            logits = self._logits(conditions, tokens, chosen)
+            logits = self._logits(own, tokens, chosen)
             finite &= logits.sum((1, 2)).isfinite()
             drawn = noise.categorical(logits, draw, places=chosen)
             tokens = drawn if chosen is None else tokens.scatter_(1, chosen, drawn)
@@ -186,20 +203,29 @@ class MaskGITPrior(nn.Module):
         return torch.full((len(hidden), self.num_tokens), self.vocabulary, device=hidden.device)
 
     def _condition(self, hidden: Tensor) -> Tensor:
-        """What the hidden vector and the positions add to the inputs (N, K, D'), in every pass the same."""
-        spread: Tensor = hidden if self.spread is None else self.spread(hidden)
-        own = spread.reshape(len(hidden), self.num_tokens, -1)
-        first, *others = self.positions
-        positions: Tensor = (first[:, None] + others[0]).flatten(0, 1) if others else first
-        conditions = tall_linear(own, self.project.weight[:, self.config.width :], self.project.bias)
-        return conditions + positions
+        """Each token's own numbers (N, K, C) of hidden (N, D)."""
+        numbers: Tensor = hidden if self.spread is None else self.spread(hidden)
+        return numbers.reshape(len(hidden), self.num_tokens, -1)
 
-    def _logits(self, conditions: Tensor, shown: Tensor, chosen: Tensor | None = None) -> Tensor:
+    def _logits(self, own: Tensor, shown: Tensor, chosen: Tensor | None = None) -> Tensor:
         """Logits (N, S, V) of the chosen (N, S) tokens, or of all, with tokens (N, K) shown, V where hidden."""
-        # The embedding and the hidden vector's numbers are concatenated and projected, which is the sum of the two
-        # projected apart; so the embeddings are projected as a table, and the rest once for all passes.
-        table = F.linear(self.embed.weight, self.project.weight[:, : self.config.width])
-        found = self.transformer(conditions + F.embedding(shown, table), chosen)
-        inner = self.inner_norm(row_gelu(tall_linear(found, self.inner.weight, self.inner.bias)))
-        logits = tall_linear(inner, self.embed.weight[:-1] if self.config.tied else self.output, self.bias)
+        rows = len(own)
+        if not torch.is_grad_enabled() and own.device.type == "cpu":
+            rows = max(1, GROUP_TOKENS // self.num_tokens)
+        groups = [slice(first, first + rows) for first in range(0, len(own), rows)]
+        parts = [self._predict(own[at], shown[at], None if chosen is None else chosen[at]) for at in groups]
+        logits = torch.cat(parts)
         return unimix(logits, self.config.unimix) if self.config.unimix else logits
+
+    def _predict(self, own: Tensor, shown: Tensor, chosen: Tensor | None) -> Tensor:
+        """`_logits` of a group of rows, before the uniform distribution's share."""
+        # Embedding and own numbers are to be concatenated and projected, which is the sum of the two projected apart.
+        # So the embeddings are projected as a table, of which there are fewer than tokens.
+        from_token, from_own = self.project.weight.tensor_split([self.config.width], 1)
+        table = F.linear(self.embed.weight, from_token, self.project.bias)
+        first, *others = self.positions
+        positions = (first[:, None] + others[0]).flatten(0, 1) if others else first
+        inputs = add_tall_linear(F.embedding(shown, table) + positions, own, from_own)
+        found = self.transformer(inputs, chosen)
+        inner = self.inner_norm(row_gelu(tall_linear(found, self.inner.weight, self.inner.bias)))
+        return tall_linear(inner, self.embed.weight[:-1] if self.config.tied else self.output, self.bias)

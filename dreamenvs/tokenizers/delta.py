@@ -13,7 +13,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from dreamenvs.nn import initial
+from dreamenvs.nn import initial, ranks
 from dreamenvs.nn.frame_network import FrameDecoder, FrameEncoder, FrameNetworkConfig, map_shape
 from dreamenvs.nn.layers import RowLinear
 from dreamenvs.tokenizers.unit_quantizer import UnitQuantized, UnitQuantizer
@@ -112,9 +112,9 @@ class DeltaTokenizer(nn.Module):
         errors = self._decode(before, actions, quantized.vectors.view(len(previous), -1)) - after
         squares = errors.square()
         parts = {
-            "absolute": errors.abs().mean(),
-            "squared": squares.mean(),
-            "largest": squares.flatten(1).amax(1).mean(),
+            "absolute": ranks.mean(errors.abs()),
+            "squared": ranks.mean(squares),
+            "largest": ranks.mean(squares.flatten(1).amax(1)),
             "commitment": quantized.commitment,
         }
         total = torch.stack([getattr(self.config, name) * part for name, part in parts.items()]).sum()

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dreamenvs.nn import ranks
+
 _SMOOTHING = 1e-5
 
 
@@ -48,7 +50,7 @@ class Quantizer(nn.Module):
 
     def forward(self, vectors: Tensor) -> Quantized:
         if self.training and not self.usage.any():
-            self._seed(vectors.detach())
+            self._seed(ranks.gather(vectors.detach()))
         # The graph keeps a copy, for the average below changes the codebook in place.
         codebook = self.codebook.clone()
         logits = self._scores(vectors, codebook)
@@ -66,9 +68,9 @@ class Quantizer(nn.Module):
 
     @torch.no_grad()
     def _follow(self, vectors: Tensor, tokens: Tensor) -> None:
-        counts = torch.bincount(tokens, minlength=len(self.usage)).to(self.usage)
+        counts, sums = code_statistics(vectors, tokens, len(self.usage))
         self.usage.lerp_(counts, 1 - self.decay)
-        self.sums.lerp_(torch.zeros_like(self.sums).index_add_(0, tokens, vectors), 1 - self.decay)
+        self.sums.lerp_(sums, 1 - self.decay)
         if self.revival > 0:
             self._revive(vectors)
         total = self.usage.sum()
@@ -78,7 +80,7 @@ class Quantizer(nn.Module):
     def _revive(self, vectors: Tensor) -> None:
         """Codes that win fewer than `revival` vectors per batch start again at a random vector of this one."""
         dead = (self.usage < self.revival)[:, None]
-        chosen = vectors[torch.randint(len(vectors), (len(self.usage),), device=vectors.device)]
+        chosen = ranks.choose(vectors, len(self.usage))
         self.sums.copy_(torch.where(dead, chosen * self.revival, self.sums))
         self.usage.clamp_(min=self.revival)
 
@@ -97,5 +99,14 @@ class Quantizer(nn.Module):
             chosen = vectors[torch.multinomial(nearest.clamp(min=1e-12), 1)]
             self.codebook[code] = chosen[0]
             nearest = torch.minimum(nearest, (vectors - chosen).square().sum(-1))
+        ranks.follow_first(self.codebook)
         self.usage.fill_(len(vectors) / len(self.usage))
         self.sums.copy_(self.codebook * self.usage[:, None])
+
+
+def code_statistics(vectors: Tensor, tokens: Tensor, codes: int) -> tuple[Tensor, Tensor]:
+    """How many (V,) of the vectors (N, D) of all ranks each code stands for, by tokens (N,), and their sums (V, D)."""
+    counts = torch.bincount(tokens, minlength=codes).to(vectors)
+    sums = vectors.new_zeros(codes, vectors.shape[1]).index_add_(0, tokens, vectors)
+    both = ranks.all_sum(torch.cat([counts[:, None], sums], 1))
+    return both[:, 0], both[:, 1:].contiguous()

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dreamenvs.nn import initial
+from dreamenvs.nn import initial, ranks
 from dreamenvs.nn.layers import row_linear
+from dreamenvs.tokenizers.quantizer import code_statistics
 
 USAGE_DECAY = 0.98
 _POOR = 1.0
@@ -57,7 +58,7 @@ class UnitQuantizer(nn.Module):
         units = F.normalize(vectors, dim=-1)
         tokens = self.encode(units.detach())
         nearest = self.embed(tokens)
-        commitment = (units - nearest).square().mean()
+        commitment = ranks.mean((units - nearest).square())
         if self.training:
             self._follow(units.detach(), tokens)
         return UnitQuantized(tokens, units + (nearest - units).detach(), commitment)
@@ -65,11 +66,11 @@ class UnitQuantizer(nn.Module):
     @torch.no_grad()
     def _follow(self, units: Tensor, tokens: Tensor) -> None:
         """Turn each code that was used towards the mean of its vectors, and keep count of how often it is."""
-        counts = torch.bincount(tokens, minlength=len(self.usage)).to(self.usage)
-        means = F.normalize(torch.zeros_like(self.codebook).index_add_(0, tokens, units), dim=-1)
+        counts, sums = code_statistics(units, tokens, len(self.usage))
+        means = F.normalize(sums, dim=-1)
         # A code without vectors is drawn towards zero, which leaves its direction as it is.
         self.codebook.copy_(F.normalize(torch.lerp(self.codebook, means, 1 - self.decay), dim=-1))
-        self.usage.lerp_(counts / len(tokens), 1 - USAGE_DECAY)
+        self.usage.lerp_(counts / counts.sum(), 1 - USAGE_DECAY)
         self._revive(units)
         self.updates.add_(1)
 
@@ -81,8 +82,7 @@ class UnitQuantizer(nn.Module):
         if not allowed or entropy >= math.log2(codes) - 2:
             return
         idle = (self.usage < 0.1 / codes).nonzero()[:, 0]
-        chosen = torch.randint(len(units), (len(idle),), device=units.device)
-        self.codebook[idle] = units[chosen]
+        self.codebook[idle] = ranks.choose(units, len(idle))
         self.usage[idle] = 1 / codes
 
 

@@ -57,6 +57,40 @@ class Reading:
         return observation[:, 0, 0, 0].astype(np.int64) % 3, len(self.states)
 
 
+class Pushed(Countdown):
+    """The same with continuous actions, which it remembers; it takes none beyond its bounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = gymnasium.spaces.Box(np.float32([-1, 0]), np.float32([1, 0.5]))
+        self.taken: list[np.ndarray] = []
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        assert self.action_space.contains(action)
+        self.taken.append(action)
+        return super().step(0)
+
+
+class Beyond:
+    """Always somewhat beyond the upper bounds, in float64."""
+
+    def predict(
+        self, observation: np.ndarray, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[np.ndarray, Any]:
+        return np.tile([1.0 + 1e-7, 0.6], (len(observation), 1)), None
+
+
+def test_continuous_actions_are_kept_as_they_were_taken() -> None:
+    env = Pushed()
+    for policy in (Beyond(), RandomPolicy(env.action_space, 0)):
+        env.taken.clear()
+        episodes = list(collect(env, policy, 8, seed=0))
+        actions = np.concatenate([episode.actions for episode in episodes])
+        assert actions.dtype == np.float32
+        np.testing.assert_array_equal(actions, np.stack(env.taken))
+    np.testing.assert_array_equal(next(collect(env, Beyond(), 2, seed=0)).actions, np.float32([[1, 0.5]] * 2))
+
+
 def check_consistent(episode: Episode, *, cut: bool) -> None:
     """That the episode is one game from its start, with every step in its place."""
     steps = len(episode)

@@ -313,10 +313,19 @@ def test_notes_that_cannot_be_written_are_refused_before_the_work(tmp_path: Path
 
 def test_continuous_actions(tmp_path: Path) -> None:
     spec = replace(SPEC, actions=ContinuousActions(low=(-1.0, 0.0), high=(1.0, 0.3)))
-    episode = Episode(**{**vars(noise(6)), "actions": np.linspace(0, 1, 12, dtype=np.float32).reshape(6, 2)})
+    actions = np.linspace([-1, 0], [1, 0.3], 6, dtype=np.float32)
+    episode = Episode(**{**vars(noise(6)), "actions": actions})
     replay = Replay.create(tmp_path, spec)
     replay.append([episode])
     assert_same(Replay.open(tmp_path)[0], episode)
+    for beyond in (0.31, np.nan):
+        wrong = actions.copy()
+        wrong[4, 1] = beyond
+        with pytest.raises(
+            ValueError, match=rf"action {beyond} of step 4, dimension 1; those of .* are 0 to 0.3: clip"
+        ):
+            replay.append([Episode(**{**vars(episode), "actions": wrong})])
+    assert len(Replay.open(tmp_path)) == 1
 
 
 def change_index(directory: Path, **changes: object) -> None:
@@ -379,3 +388,26 @@ def test_arrays_that_differ_from_the_index_and_pickles_are_refused(tmp_path: Pat
         (tmp_path / "index.json").write_text(json.dumps(index))
         with pytest.raises(ValueError, match=message):
             Replay.open(tmp_path)[0]
+
+
+def test_what_was_appended_last_can_be_forgotten(tmp_path: Path) -> None:
+    """A run that goes on from an earlier state has no use for what came later."""
+    replay = Replay.create(tmp_path, SPEC, {"made": "by hand"})
+    kept, lost = [noise(4, seed=1), noise(7, seed=2)], [noise(5, seed=3)]
+    replay.append(kept, {"round": 0})
+    replay.append(lost, {"round": 1})
+    assert replay[2].observations.shape[0] == 6  # its shard is open
+    with pytest.raises(ValueError, match="has 3 episodes, and no append ends with number 1"):
+        replay.truncate(1)
+    replay.truncate(2)
+    for seen in (replay, Replay.open(tmp_path)):
+        assert seen.lengths.tolist() == [4, 7]
+        assert [note.get("round") for note in seen.notes] == [None, 0]
+        assert np.array_equal(seen[1].observations, kept[1].observations)
+    assert not list(tmp_path.glob("000001-*")), "its files are gone"
+    other = noise(3, seed=9)
+    replay.append([other])
+    assert np.array_equal(replay[2].observations, other.observations), "and not those of before"
+    replay.truncate(0)
+    assert len(Replay.open(tmp_path)) == 0
+    assert Replay.open(tmp_path).notes == [{"made": "by hand"}]

@@ -196,7 +196,7 @@ def test_another_observation_shape_is_refused() -> None:
     [
         ("ALE/Pong-v5", "ale_py"),
         ("MinAtar/Asterix-v1", "minatar"),
-        ("dm_control/a-b-v0", "shimmy"),
+        ("dm_control/a-b-v0", "dm_control"),
         ("Crafter", "crafter"),
     ],
 )

@@ -66,6 +66,7 @@ def test_a_perfect_model_is_perfect() -> None:
         assert events.terminations.model == (1.0, 1.0, 1.0)
         assert events.terminations.copy.recall == events.terminations.majority.recall == 0.0
     assert result.copy_psnr_by_step[0] > result.copy_psnr_by_step[4]
+    assert result.one_step_reward_errors.model == result.reward_errors[4].model == 0.0
 
 
 def test_a_broken_model_is_not() -> None:
@@ -76,6 +77,12 @@ def test_a_broken_model_is_not() -> None:
         assert tokens.accuracy == tokens.copy_accuracy < 1, step
     assert result.one_step_events.rewards.model.recall == 0.0
     assert result.one_step_events.terminations.model.f1 == 0.0
+    rewards, before = (np.concatenate([e.rewards[first : len(e) + first - 3] for e in episodes]) for first in (3, 2))
+    errors = result.one_step_reward_errors
+    assert errors.steps == len(rewards)
+    assert errors.model == pytest.approx(np.abs(rewards).mean())
+    assert errors.copy == pytest.approx(np.abs(rewards - before).mean())
+    assert errors.mean == pytest.approx(np.abs(rewards - rewards.mean()).mean())
     # Two of three actions earn something, so that always claiming it is right as often as there is something.
     rewards = result.one_step_events.rewards
     assert rewards.majority == pytest.approx((rewards.positives / rewards.steps, 1.0, rewards.majority.f1))
@@ -152,7 +159,8 @@ def test_json_is_plain_and_has_none_for_what_is_not_known() -> None:
     assert plain["one_step"]["model"]["reward_f1"] == 1.0
     assert plain["one_step"]["model"]["perplexity"] is None  # the world draws no tokens
     assert plain["terminations"][-1] == plain["terminations"][-1] | {"horizon": "all", "positives": 0, "f1": None}
-    assert [row["horizon"] for row in plain["pixels"]] == [1, 2]
+    assert [row["horizon"] for row in plain["pixels"]] == [row["horizon"] for row in plain["reward_errors"]] == [1, 2]
+    assert plain["one_step"]["model"]["reward_error"] == 0.0
     assert "one step ahead" in result.table()
 
 

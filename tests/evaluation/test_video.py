@@ -19,7 +19,7 @@ from dreamenvs.evaluation.video import draw_videos, measure_videos
 from dreamenvs.evaluation.video_features import RandomFeatures
 from dreamenvs.random import Noise
 from tests.evaluation.test_fidelity import StillWorld, counting_episode, noisy_episode, segment
-from tests.small import build_small
+from tests.small import build_small, stage_segment
 from tests.worlds import CountingWorld
 
 
@@ -152,11 +152,17 @@ def test_a_prior_that_cannot_be_overheard_may_score_itself(kind: type[Redrawing]
 
 
 @pytest.mark.parametrize("family", ["IRIS", "REM", "DeltaIRIS"])
-def test_token_level_priors_are_overheard(family: str) -> None:
-    model = build_small(family)
-    figures = measure_videos(model, [noisy_episode(15, 0)], rng(), videos=3, context=2, horizon=3)
-    assert 1 < figures.perplexity.mean < 100
-    assert np.isfinite(figures.dream).all()
+def test_the_perplexity_of_token_level_priors_is_that_of_their_training_loss(family: str) -> None:
+    model = build_small(family, dtype=torch.float64)
+    context, horizon = getattr(model, "context", 1), 3
+    steps = context - 1 + horizon
+    episode, stage = noisy_episode(steps, seed=1), model.stages()[-1]  # of one video, which does not terminate
+    figures = measure_videos(model, [episode], rng(), videos=1, context=context, horizon=horizon)
+    whole = stage_segment(stage, segment(episode, 0, steps + 1))
+    with torch.no_grad():
+        nats = float(stage.loss(whole).parts["dynamics"]) / model.num_tokens
+    assert figures.perplexity.mean == pytest.approx(math.exp(nats), rel=1e-5)
+    assert math.isnan(figures.dream.std)  # of a single video
 
 
 def test_a_prior_that_knows_nothing_has_the_vocabulary_for_its_perplexity() -> None:

@@ -32,7 +32,9 @@ def noise(steps: int, seed: int, *, vectors: bool = False) -> Episode:
     rng = np.random.default_rng(seed)
     return Episode(
         observations=rng.integers(0, 256, (steps + 1, 8, 6, 3)).astype(np.uint8),
-        actions=rng.normal(size=(steps, 2)).astype(np.float32) if vectors else rng.integers(0, 4, steps),
+        actions=rng.uniform((-1, 0.1), (1, 0.7), (steps, 2)).astype(np.float32)
+        if vectors
+        else rng.integers(0, 4, steps),
         rewards=rng.normal(size=steps).astype(np.float32),
         terminated=np.arange(steps) == (steps - 1 if seed % 2 else steps),
         truncated=np.arange(steps) == (steps if seed % 2 else steps - 1),
@@ -110,6 +112,14 @@ def test_what_is_no_image_or_no_known_action_is_refused() -> None:
     dataset = make_dataset("toy/many-v0", FRAMES, IMAGES, np.zeros((3, 2), int), many)
     with pytest.raises(ValueError, match="actions must be Discrete"):
         next(episodes_from_minari(dataset))
+
+
+def test_actions_beyond_their_bounds_are_put_on_them(tmp_path: Path) -> None:
+    taken = np.array([[0.5], [-1.25], [1.0 + 1e-6]])
+    dataset = make_dataset("toy/wild-v0", FRAMES, IMAGES, taken, gymnasium.spaces.Box(-1, 1, (1,), np.float64))
+    (episode,) = episodes_from_minari(dataset)
+    np.testing.assert_array_equal(episode.actions, np.float32([[0.5], [-1], [1]]))
+    Replay.create(tmp_path / "replay", spec_from_minari(dataset)).append([episode])
 
 
 def test_the_source_is_a_registered_id_or_nothing() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stable_baselines3 import PPO
+from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.env_checker import check_env
 from stable_baselines3.common.vec_env import VecMonitor
 
@@ -73,6 +73,48 @@ def test_ppo_learns_to_count_quickly() -> None:
         observations, rewards, _, _ = env.step(actions)
         total += float(rewards.mean())
     assert total > 28  # 32 is the best, a random policy gets 16
+
+
+def returns_of(model: Any, env: Any, steps: int) -> float:
+    """The mean return of deterministic episodes."""
+    env.seed(0)
+    observations, total = env.reset(), 0.0
+    for _ in range(steps):
+        observations, rewards, _, _ = env.step(model.predict(observations, deterministic=True)[0])
+        total += float(rewards.mean())
+    return total
+
+
+def test_ppo_learns_continuous_actions() -> None:
+    env = VecMonitor(DreamVecEnv(point_checkpoint(), num_envs=8, obs_type="latent", horizon=16))
+    model = PPO("MlpPolicy", env, n_steps=32, batch_size=64, learning_rate=5e-3, seed=0, device="cpu")
+    before = returns_of(model, env, 16)
+    model.learn(4096)
+    assert before < -8
+    assert returns_of(model, env, 16) > -6  # -2 is the best: five steps to the middle, then rest
+
+
+def test_sac_learns_continuous_actions() -> None:
+    env = VecMonitor(DreamVecEnv(point_checkpoint(), num_envs=4, obs_type="latent", horizon=16))
+    model = SAC(
+        "MlpPolicy",
+        env,
+        learning_starts=200,
+        gradient_steps=2,
+        batch_size=64,
+        learning_rate=3e-3,
+        gamma=0.9,
+        ent_coef=0.02,
+        policy_kwargs={"net_arch": [32, 32]},
+        seed=0,
+        device="cpu",
+    )
+    before = returns_of(model, env, 16)
+    model.learn(1600)
+    assert before < -8
+    assert returns_of(model, env, 16) > -4
+    assert model.replay_buffer is not None
+    assert model.replay_buffer.actions.dtype == np.float32
 
 
 def test_attributes_methods_and_images() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from dreamenvs.actions import ActionEncoder, sample_actions
 from dreamenvs.config import from_json, to_json
@@ -19,7 +20,7 @@ from dreamenvs.nn.distributions import kl
 from dreamenvs.priors.draft import MAX_PASSES, draft_and_revise, hide_some, masked_counts
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig, FactorizedPrior, KLObjective
 from dreamenvs.priors.maskgit import MaskGITConfig, MaskGITPrior
-from dreamenvs.protocols import FramePrior, Posterior
+from dreamenvs.protocols import FramePrior, Posterior, ScoringPrior
 from dreamenvs.random import Noise
 from dreamenvs.sequence.transformer import Transformer
 from dreamenvs.tokenizers.categorical import CategoricalTokenizer
@@ -375,6 +376,51 @@ def test_a_listener_hears_the_chain_rule() -> None:
         drawn, _ = prior.sample(hidden(5), listener, NOTHING)
         assert torch.equal(drawn, prior.sample(hidden(5), noise(5), NOTHING)[0])
         assert listener.complete
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("draft", [1, 2, 3])
+def test_its_likelihood_is_a_probability_of_whole_frames(draft: int) -> None:
+    """Over all 27 frames of three tokens it sums to one; for other hidden vectors the tokens come in other orders."""
+    torch.manual_seed(0)
+    prior = MaskGITPrior(change(draft=draft, revise=3, repetitions=1), WIDTH, 3, 3).double().eval()
+    for parameter in prior.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    scorer: ScoringPrior = prior
+    frames = torch.cartesian_prod(*[torch.arange(3)] * 3)
+    totals = []
+    for given in hidden(4).double():
+        likelihood = scorer.log_likelihood(given.expand(27, -1), frames, NOTHING)
+        assert likelihood.shape == (27, 3)
+        totals.append(likelihood.sum(1).exp().sum().item())
+    assert totals == pytest.approx([1.0] * 4)
+    nothing = likelihood.std(0) < 1e-12  # tokens of which the others say nothing, in this order
+    assert not nothing.any()
+    with pytest.raises(ValueError, match="rounds is 1 to 3"):
+        prior.chain_logits(hidden(1).double(), frames[:1], noise(1), rounds=4)
+
+
+@torch.inference_mode()
+def test_a_pass_costs_what_its_matrices_do() -> None:
+    """At the paper's sizes 28.7 million operations a row and pass; what is not drawn is left out of the last layer."""
+    rows, width, tokens = 32, 128, 32
+
+    def count(draft: int) -> int:
+        prior = MaskGITPrior(MaskGITConfig(draft=draft), 512, 32, 32).eval()
+        with FlopCounterMode(display=False) as counter:
+            prior.sample(torch.randn(rows, 512), noise(rows), NOTHING)
+        return counter.get_total_flops()
+
+    def expect(drawn: int) -> int:
+        """Of a pass over a row that draws so many tokens, without the table of projected embeddings."""
+        whole = 2 * tokens * (16 * width + 3 * (3 * width**2 + 2 * tokens * width + 3 * width**2) + 2 * width**2)
+        return whole + 2 * drawn * (width**2 + 2 * tokens * width + 3 * width**2 + width**2 + width * 32)
+
+    tables = 2 * 33 * width**2
+    assert count(1) == rows * expect(32) + tables
+    assert rows * expect(32) / rows == pytest.approx(28.7e6, rel=0.01)
+    assert count(8) == 8 * (rows * expect(4) + tables)
+    assert expect(4) / expect(32) == pytest.approx(0.82, abs=0.01)
 
 
 @torch.no_grad()

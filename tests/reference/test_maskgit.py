@@ -71,6 +71,7 @@ def naive_layer(layer: BidirectionalLayer, inputs: list[Tensor]) -> list[Tensor]
     return outputs
 
 
+@torch.no_grad()
 def naive_logits(prior: MaskGITPrior, hidden: Tensor, shown: Tensor) -> Tensor:
     """Log-probabilities (K, V) of one row's tokens, of hidden (D,) and the tokens that are shown (K,)."""
     numbers = hidden if prior.spread is None else prior.spread.weight @ hidden + prior.spread.bias
@@ -213,7 +214,7 @@ def test_the_loss_is_a_loop_over_hidden_tokens(
         for k in range(TOKENS):
             if not HIDE[row, k]:
                 continue
-            p = target.logits[row, k].softmax(0)
+            p = target.logits[row, k].detach().softmax(0)
             if isinstance(objective, KLObjective):
                 total += sum(float(p[v] * (p[v].log() - log_q[k, v])) for v in range(VOCABULARY))
             else:

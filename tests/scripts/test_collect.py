@@ -186,3 +186,78 @@ def test_the_persistent_policy_holds_its_moves(script: ModuleType) -> None:
     assert shares == pytest.approx(np.full(3, 1 / 3), abs=0.06)
     changes = (np.diff(np.stack(moves), axis=0) != 0).mean()
     assert changes == pytest.approx(2 / 3 / script.HOLD, rel=0.15)  # a new move is the old one in a third of the cases
+
+
+def test_the_persistent_policy_holds_continuous_actions_of_all_dimensions(script: ModuleType) -> None:
+    import gymnasium
+
+    space = gymnasium.spaces.Box(np.float32([-1, 0]), np.float32([1, 3]))
+    policy = script.build_policy("persistent", "dm_control/reacher-easy-v0", space, 0)
+    state, moves = None, []
+    for _ in range(200):
+        actions, state = policy.predict(np.zeros((50, 8, 8, 3), np.uint8), state)
+        moves.append(actions)
+    assert actions.dtype == np.float32
+    kept = np.stack(moves)
+    assert kept.mean((0, 1)) == pytest.approx([0, 1.5], abs=0.15)
+    changes = (np.diff(kept, axis=0) != 0).all(2).mean()
+    assert changes == pytest.approx(1 / script.HOLD, rel=0.15)
+
+
+def test_who_plays_when_nobody_is_asked_for(script: ModuleType) -> None:
+    ids = ("ALE/Pong-v5", "dm_control/walker-walk-v0", "MinAtar/Asterix-v1")
+    assert [script.default_policy(env_id) for env_id in ids] == ["tracker", "persistent", "random"]
+    with pytest.raises(SystemExit, match="swingup plays dm_control/cartpole only"):
+        script.build_policy("swingup", "dm_control/walker-walk-v0", None, 0)
+
+
+def test_the_scripted_swingup_stands_the_pole_up(script: ModuleType, drawing: None) -> None:
+    """In two rows and alone, and far better than held random actions."""
+    from cartpole import CartpoleSwingup, states_of
+
+    source = script.choose_source("dm_control/cartpole-swingup-v0")
+    blank = np.zeros((1, 1, 3), np.uint8)
+    returns = []
+    for name in ("swingup", "persistent"):
+        env = script.make_source(source)
+        env.unwrapped._picture = lambda: blank  # neither looks
+        policy = script.build_policy(name, source.id, env.action_space, 0, (0.0,), env)
+        observation, _ = env.reset(seed=0)
+        state, begins, total, truncated = None, np.ones(1, bool), 0.0, False
+        while not truncated:
+            actions, state = policy.predict(observation[None], state, begins)
+            observation, reward, _, truncated, _ = env.step(actions[0])
+            begins, total = np.zeros(1, bool), total + float(reward)
+        returns.append(total)
+    assert returns[0] > 800
+    assert returns[1] < 400
+    alone = CartpoleSwingup(states_of(env)).predict(blank)[0]
+    assert alone.shape == (1, 1)
+    many = CartpoleSwingup(lambda: np.tile(states_of(env)(), (3, 1))).predict(blank)[0]
+    np.testing.assert_array_equal(many, alone.repeat(3, 0))
+
+
+def test_dm_control_is_collected_in_processes_of_its_own(tmp_path: Path, drawing: None) -> None:
+    out, cartpole = tmp_path / "cartpole", ("--env", "dm_control/cartpole-swingup-v0", "--repeat", "50")
+    scripted = ("--policy", "swingup", "--epsilons", "0", "--num-envs", "2")
+    result = run_collect(*cartpole, "--steps", "44", "--out", str(out), *scripted)
+    assert result.returncode == 0, result.stderr
+    replay = Replay.open(out)
+    assert replay.spec.world == "CartpoleSwingup"
+    assert replay.spec.source is not None
+    assert replay.spec.source.options == {"size": 64, "repeat": 50, "camera": 0, "quality": "fast"}
+    assert [len(episode) for episode in replay] == [20, 20, 2, 2]
+    assert replay[0].actions.dtype == np.float32
+    assert replay[0].actions.shape == (20, 1)
+    assert [bool(episode.truncated[-1]) for episode in replay] == [True] * 4
+    assert not any(episode.terminated.any() for episode in replay)
+
+
+def test_a_machine_that_cannot_draw_says_so_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("dm_control", exc_type=ImportError)
+    monkeypatch.setenv("MUJOCO_GL", "paper")
+    result = run_collect("--env", "dm_control/cartpole-swingup-v0", "--out", str(tmp_path / "none"))
+    assert result.returncode == 1
+    (said,) = result.stderr.splitlines()
+    assert said.startswith("MuJoCo cannot draw with MUJOCO_GL=paper")
+    assert not (tmp_path / "none").exists()

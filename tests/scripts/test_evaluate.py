@@ -97,6 +97,20 @@ def test_too_few_videos_are_told_before_anything_is_measured(breakout: Path, tmp
     assert "fidelity" not in result.stderr
 
 
+def test_a_dream_with_continuous_actions_is_measured_and_learned_in(tmp_path: Path, drawing: None) -> None:
+    source = default_source("dm_control/cartpole-swingup-v0")
+    small = replace(source, options={**source.options, "size": 16, "repeat": 50})
+    dream = untrained(tmp_path, small, "CartpoleSwingup")
+    little = ["--steps", "60", "--starts", "8", "--horizon", "3", "--episodes", "3", "--transfer-horizon", "20"]
+    learning = ["--train-steps", "64", "--ppo.num-envs", "8", "--ppo.n-steps", "8", "--ppo.batch-size", "32"]
+    result = run(tmp_path, str(dream), *little, *learning, "--policy", "swingup")
+    assert result.returncode == 0, result.stderr
+    results = json.loads((tmp_path / "runs" / "evaluate" / dream.name / "results.json").read_text())
+    assert results["fidelity"]["one_step"]["model"]["reward_error"] > 0
+    assert set(results["transfer"]) == {"random", "trained"}
+    assert results["transfer"]["trained"]["returns"]["real"]["mean_length"] == 20  # of 50 control steps each
+
+
 def test_a_dream_of_crafter_has_scores(tmp_path: Path) -> None:
     pytest.importorskip("crafter")
     source = default_source("Crafter")

@@ -30,7 +30,7 @@ from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.models.storm import StormConfig
 from dreamenvs.models.turns import TurnConfig, TurnsOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
-from dreamenvs.types import DiscreteActions, LossTerms, WorldSpec
+from dreamenvs.types import ContinuousActions, DiscreteActions, LossTerms, WorldSpec
 from tests.small import CONFIGS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -38,8 +38,9 @@ TRAINING = ROOT / "training"
 RUN = Path("runs/STEPVQ-Dots")
 
 
-def save_dots(directory: Path) -> Replay:
+def save_dots(directory: Path, *, continuous: bool = False) -> Replay:
     """Episodes of a dot that the action moves, on a small frame."""
+    low, high = (-2.0, 0.0), (2.0, 1.0)
     rng = np.random.default_rng(0)
     episodes = []
     for _ in range(12):
@@ -50,13 +51,14 @@ def save_dots(directory: Path) -> Replay:
         episodes.append(
             Episode(
                 observations=frames,
-                actions=actions,
+                actions=np.where(actions[:, None] == 1, high, low).astype(np.float32) if continuous else actions,
                 rewards=(places[1:] == 0).astype(np.float32),
                 terminated=np.zeros(30, bool),
                 truncated=np.arange(30) == 29,
             )
         )
-    spec = WorldSpec(world="Dots", observation_shape=(3, 16, 16), actions=DiscreteActions(count=2))
+    kind = ContinuousActions(low=low, high=high) if continuous else DiscreteActions(count=2)
+    spec = WorldSpec(world="Dots", observation_shape=(3, 16, 16), actions=kind)
     replay = Replay.create(directory, spec)
     replay.append(episodes, {"policy": "random", "seed": 0})
     return replay
@@ -128,6 +130,17 @@ def test_every_family_goes_the_whole_way(family: str, script: Any) -> None:
     assert observations.shape == (3, dreamenvs.load("dream").model.num_features)
     envs.step(envs.action_space.sample())
     assert dreamenvs.load("dream").card["fidelity"]["one_step"]["model"]["token_accuracy"] >= 0
+
+
+@pytest.mark.parametrize("family", list(CONFIGS))
+def test_every_family_takes_continuous_actions(family: str, script: Any) -> None:
+    save_dots(Path("pushed"), continuous=True)
+    fit(script, family=SPELLINGS[family], data=Path("pushed"))
+    envs = gym.make_vec(f"dreamenvs/{family}-Dots-v0", num_envs=3, checkpoint="dream", obs_type="latent")
+    assert envs.single_action_space == gym.spaces.Box(np.float32([-2, 0]), np.float32([2, 1]))
+    envs.reset(seed=0)
+    observations, *_ = envs.step(envs.action_space.sample())
+    assert observations.shape == (3, dreamenvs.load("dream").model.num_features)
 
 
 def test_a_fitted_dream_can_be_made_at_once(script: Any, capsys: pytest.CaptureFixture[str]) -> None:

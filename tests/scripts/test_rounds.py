@@ -61,6 +61,6 @@ def test_what_is_fitted_all_at_once_has_no_rounds(monkeypatch: pytest.MonkeyPatc
     monkeypatch.syspath_prepend(str(ROOT / "training"))
     monkeypatch.chdir(tmp_path)
     rounds = import_module("rounds")
-    with pytest.raises(SystemExit, match="storm is fitted all at once; use training/fit_world_model.py"):
+    with pytest.raises(SystemExit, match=r"storm is fitted all at once; use training/fit_world_model\.py"):
         rounds.main(rounds.Args("storm"))
     assert not list(tmp_path.iterdir())

@@ -1,0 +1,137 @@
+"""The figures of a report: all that it states and that its plots show, from the returns of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+from report_published import Cited, CitedCurve, cite, cite_curve, normalizable, normalize
+
+from dreamenvs.evaluation.aggregates import Profile, aggregate, performance_profile, probability_of_improvement
+from dreamenvs.evaluation.aggregates import Scores as Matrix
+from dreamenvs.evaluation.results import to_json
+from dreamenvs.evaluation.statistics import RESAMPLES, Estimate, Samples, estimate_mean
+
+Returns = Mapping[str, Mapping[str, Mapping[int, float]]]
+"""The return of each run, by method, world and seed."""
+THRESHOLDS = 101
+"""Of a performance profile."""
+KINDS = ("mean", "median", "iqm", "optimality_gap")
+
+
+class Curve(NamedTuple):
+    """The learning curve of one run, both (points,)."""
+
+    steps: Samples
+    scores: Samples
+
+
+class Figures(NamedTuple):
+    """All that a report states, and its plots show."""
+
+    unit: str
+    """What aggregates, profiles and improvements are of: `return`, or `human-normalised score`."""
+    runs: dict[str, dict[str, dict[int, float]]]
+    """The return of each run, by world, method and seed."""
+    returns: dict[str, dict[str, Estimate]]
+    """The mean over runs, by world and method."""
+    seeds: dict[str, list[int]]
+    """By method, those that are finished in every world: the figures that follow are of them."""
+    aggregates: dict[str, dict[str, Estimate]]
+    """By method and kind."""
+    improvements: dict[str, dict[str, Estimate]]
+    """The probability that the first method improves on the second."""
+    profiles: dict[str, Profile]
+    published: dict[str, dict[str, Cited]]
+    """By world and method of a paper."""
+    published_curves: dict[str, dict[str, CitedCurve]]
+    published_aggregates: dict[str, dict[str, float]]
+    """Of a paper's scores in the worlds of the study, where it has all of them; by method and kind."""
+
+
+def compute(runs: Returns, worlds: Sequence[str], families: Sequence[str], resamples: int = RESAMPLES) -> Figures:
+    """Every figure; the bootstrap is seeded, so that it is always the same."""
+    rng = np.random.default_rng(0)
+    by_world = {w: {m: dict(sorted(each[w].items())) for m, each in runs.items() if w in each} for w in worlds}
+    returns = {
+        world: {m: estimate_mean(np.array(list(s.values())), rng, resamples) for m, s in each.items()}
+        for world, each in by_world.items()
+    }
+    seeds = {method: complete(each, worlds) for method, each in runs.items()}
+    human = normalizable(worlds)
+    matrices = {m: matrix(runs[m], worlds, seeds[m], human=human) for m in runs if seeds[m]}
+    cited = {w: {c.method: c for family in families if (c := cite(family, w)) is not None} for w in worlds}
+    curves = {w: {c.method: c for family in families if (c := cite_curve(family, w)) is not None} for w in worlds}
+    return Figures(
+        unit="human-normalised score" if human else "return",
+        runs={world: each for world, each in by_world.items() if each},
+        returns={world: each for world, each in returns.items() if each},
+        seeds=seeds,
+        aggregates={m: _aggregates(each, rng, resamples, human=human) for m, each in matrices.items()},
+        improvements=_improvements(matrices, rng, resamples),
+        profiles=_profiles(matrices, rng, resamples),
+        published={world: each for world, each in cited.items() if each},
+        published_curves={world: each for world, each in curves.items() if each},
+        published_aggregates=_published_aggregates(cited) if human else {},
+    )
+
+
+def complete(runs: Mapping[str, Mapping[int, float]], worlds: Sequence[str]) -> list[int]:
+    """The seeds that are finished in every world: an aggregate over others would be of easier or harder worlds."""
+    return sorted(set.intersection(*(set(runs.get(world, {})) for world in worlds)))
+
+
+def matrix(
+    runs: Mapping[str, Mapping[int, float]], worlds: Sequence[str], seeds: Sequence[int], *, human: bool
+) -> Matrix:
+    """(R, M) scores, normalised where there are human players."""
+    returns = np.array([[runs[world][seed] for world in worlds] for seed in seeds], np.float64)
+    return normalize(returns, worlds) if human else returns
+
+
+def to_plain(figures: Figures) -> Any:
+    """For the results file."""
+    plain = figures._asdict()
+    plain["profiles"] = {
+        method: {name: part.tolist() for name, part in each._asdict().items()}
+        for method, each in figures.profiles.items()
+    }
+    return to_json(plain)
+
+
+def _aggregates(scores: Matrix, rng: np.random.Generator, resamples: int, *, human: bool) -> dict[str, Estimate]:
+    found = aggregate(scores, rng, resamples)
+    # What a run falls short of 1 means something where 1 is what people earn.
+    return {kind: getattr(found, kind) for kind in KINDS if human or kind != "optimality_gap"}
+
+
+def _improvements(
+    matrices: Mapping[str, Matrix], rng: np.random.Generator, resamples: int
+) -> dict[str, dict[str, Estimate]]:
+    found: dict[str, dict[str, Estimate]] = {}
+    for first, second in combinations(matrices, 2):
+        value, low, high = probability_of_improvement(matrices[first], matrices[second], rng, resamples)
+        found.setdefault(first, {})[second] = Estimate(value, low, high)
+        found.setdefault(second, {})[first] = Estimate(1 - value, 1 - high, 1 - low)
+    return found
+
+
+def _profiles(matrices: Mapping[str, Matrix], rng: np.random.Generator, resamples: int) -> dict[str, Profile]:
+    if not matrices:
+        return {}
+    pooled = np.concatenate([scores.ravel() for scores in matrices.values()])
+    thresholds = np.linspace(min(0.0, pooled.min()), pooled.max(), THRESHOLDS)
+    return {method: performance_profile(scores, thresholds, rng, resamples) for method, scores in matrices.items()}
+
+
+def _published_aggregates(cited: Mapping[str, Mapping[str, Cited]]) -> dict[str, dict[str, float]]:
+    """The mean and the median; what needs single runs, papers do not let anybody compute."""
+    found = {}
+    for method in dict.fromkeys(name for each in cited.values() for name in each):
+        scores = [each[method].normalized for each in cited.values() if method in each]
+        known = [score for score in scores if score is not None]
+        if len(known) == len(cited):
+            found[method] = {"mean": float(np.mean(known)), "median": float(np.median(known))}
+    return found

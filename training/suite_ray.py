@@ -1,0 +1,112 @@
+"""Attempts as tasks on a Ray cluster; the only module that imports ray.
+
+The repository must be at the same path on every machine. The study's directory need not be: a machine that does not
+see it works on its own disk, and the results come back through Ray, to be written by the process that leads the study.
+Where all see it, on a shared disk, a run whose machine is lost goes on elsewhere from where it came to.
+
+Ray trusts everybody who can reach its ports: keep them inside your own network. `local` listens to this machine alone.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import ray
+import ray.cloudpickle
+from attempt import Attempt, Task
+from ray.exceptions import RayError, RayTaskError, TaskCancelledError
+from study import TRAINING
+
+# By value: Ray's workers do not know where this module is.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class RayWorkers:
+    """Each attempt is a task. Ray tries again where a worker dies, and the study where a script fails."""
+
+    def __init__(self, address: str, limit: int | None, threads: int, gpus: float, retries: int) -> None:
+        self._limit, self._threads, self._gpus = limit, threads, gpus
+        self._began = not ray.is_initialized()
+        if self._began:
+            _connect(address, limit, threads)
+        # Ray tries again what a lost machine or a killed worker took along, and nothing else.
+        options = {"num_cpus": threads, "num_gpus": gpus, "max_retries": max(1, retries)}
+        self._remote = ray.remote(**options)(make_attempt)
+        self._attempts: dict[ray.ObjectRef, str] = {}
+
+    def slots(self) -> int:
+        """What the cluster has room for; machines that join are used."""
+        if self._limit is not None:
+            return self._limit
+        there = ray.cluster_resources()
+        room = there.get("CPU", 0.0) // self._threads
+        if self._gpus:
+            room = min(room, there.get("GPU", 0.0) // self._gpus)
+        return max(1, int(room))
+
+    def submit(self, task: Task) -> None:
+        self._attempts[self._remote.remote(str(TRAINING), tuple(task))] = task.key
+
+    def wait(self, seconds: float) -> Iterable[tuple[str, Attempt]]:
+        if not self._attempts:
+            time.sleep(seconds)
+            return
+        done, _ = ray.wait(list(self._attempts), num_returns=1, timeout=seconds)
+        for reference in done:
+            yield self._attempts.pop(reference), _result(reference)
+
+    def stop(self) -> None:
+        for reference in self._attempts:
+            ray.cancel(reference, force=False)
+
+    def close(self) -> None:
+        for reference in self._attempts:
+            ray.cancel(reference, force=True)
+        self._attempts.clear()
+        if self._began:
+            ray.shutdown()
+
+
+def make_attempt(training: str, task: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What runs on the cluster, where modules are those of that machine: only plain values go in and out."""
+    if not os.path.isdir(training):
+        return ("failed", f"{training} is not on {platform.node()}: the repository must be at the same path there")
+    if training not in sys.path:
+        sys.path.insert(0, training)
+    from attempt import Orders, Task, attempt
+
+    return tuple(attempt(Task(*task), Orders()))
+
+
+def _result(reference: ray.ObjectRef) -> Attempt:
+    try:
+        return Attempt(*ray.get(reference))
+    except TaskCancelledError:
+        return Attempt("stopped")
+    except RayTaskError as error:
+        reason = str(error.cause)
+        return Attempt("stopped") if isinstance(error.cause, KeyboardInterrupt) else Attempt("failed", reason)
+    except RayError as error:  # it was tried again, and lost again
+        return Attempt("failed", f"Ray lost it: {type(error).__name__}: {str(error).splitlines()[0]}")
+
+
+def _connect(address: str, limit: int | None, threads: int) -> None:
+    if address != "local":
+        try:
+            ray.init(address=address, log_to_driver=False)
+        except (ConnectionError, ValueError) as error:
+            raise SystemExit(f"there is no Ray cluster at {address!r}: {error}") from error
+        return
+    count = None if limit is None else limit * threads
+    ray.init(
+        address="local",
+        num_cpus=count,
+        include_dashboard=False,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+    )
