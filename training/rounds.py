@@ -32,6 +32,7 @@ from dreamenvs.data.replay import Replay
 from dreamenvs.envs.library import new_name, user_directory
 from dreamenvs.evaluation.transfer import Transfer, transfer
 from dreamenvs.models.step_vq import StepVQConfig
+from dreamenvs.models.turns import TurnsOptimization
 from dreamenvs.types import SourceEnv
 
 
@@ -103,6 +104,11 @@ class Args:
 def main(args: Args) -> None:
     torch.set_num_threads(args.threads)
     family, world = BY_SPELLING[args.family], world_name(args.env)
+    if not isinstance(model_config(family, args.preset).optimization, TurnsOptimization):
+        raise SystemExit(
+            f"rounds fit the tokenizer once and the dynamics every time, while {args.family} is fitted all at once; "
+            "use training/fit_world_model.py"
+        )
     run = Path("runs") / (args.name or f"{family}-{world}-rounds")
     out = args.out or user_directory() / new_name(family, world)
     source = choose_source(args.env, life_loss=args.life_loss)

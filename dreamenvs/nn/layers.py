@@ -17,7 +17,8 @@ def row_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     """(..., D') for inputs (..., D) and weight (D', D); without gradients the result may lie in columns in memory.
 
     BLAS multiplies a tall weight with a few columns a third faster than a few rows with its transpose, and from twelve
-    columns on it sums every one of them alike; sixteen are faster than twelve.
+    columns on it sums every one of them alike; sixteen are faster than twelve. Where the weight itself lies in columns,
+    as that of `ColumnLinear`, rows times the weight are faster still, and the result lies in rows.
     """
     if torch.is_grad_enabled():
         return F.linear(inputs, weight, bias)
@@ -25,7 +26,8 @@ def row_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     count = len(rows)
     if count < MIN_ROWS:
         rows = F.pad(rows, (0, 0, 0, MIN_ROWS - count))
-    results = _product(weight, rows.t(), bias).t()
+    in_columns = not weight.is_contiguous() and weight.t().is_contiguous()
+    results = _row_product(rows, weight.t(), bias) if in_columns else _product(weight, rows.t(), bias).t()
     if count < MIN_ROWS:
         results = results[:count].contiguous()
     return results.reshape(*inputs.shape[:-1], len(weight))
@@ -82,11 +84,33 @@ def _pad_rows(inputs: Tensor) -> tuple[Tensor, int]:
     return (F.pad(rows, (0, 0, 0, MIN_ROWS - count)) if count < MIN_ROWS else rows), count
 
 
+def _row_product(rows: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    """rows (N, D) @ matrix (D, D') + bias (D',), summed like `_product`."""
+    first, *others = range(0, len(matrix), MAX_SUM)
+    part = slice(first, first + MAX_SUM)
+    results = rows[:, part] @ matrix[part] if bias is None else torch.addmm(bias, rows[:, part], matrix[part])
+    for start in others:
+        part = slice(start, start + MAX_SUM)
+        torch.addmm(results, rows[:, part], matrix[part], out=results)
+    return results
+
+
 class RowLinear(nn.Linear):
     """`nn.Linear` through `row_linear`: the same parameters under the same names."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         return row_linear(inputs, self.weight, self.bias)
+
+
+class ColumnLinear(RowLinear):
+    """`RowLinear` with its weight transposed in memory alone: names, shapes and files are the same.
+
+    At 64 rows and 512 inputs a product took two thirds of the time, with the copy into rows that it makes needless.
+    """
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__(inputs, outputs, bias=bias)
+        self.weight = nn.Parameter(self.weight.detach().t().contiguous().t())
 
 
 class RowConv2d(nn.Conv2d):

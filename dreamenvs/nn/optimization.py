@@ -33,6 +33,7 @@ def restore_moments(
         parameter = parameters[int(index)]
         if value.shape != (() if name == "step" else parameter.shape):
             raise ValueError(f"the optimiser's {key} has the shape {tuple(value.shape)}, not the parameter's")
-        # A copy, since what a file gives need not be aligned as torch's own memory is.
-        states.setdefault(int(index), {})[name] = value.clone()
+        # A copy, since what a file gives need not be aligned as torch's own memory is, nor lie as its parameter does.
+        like = value if name == "step" else parameter
+        states.setdefault(int(index), {})[name] = torch.empty_like(like, requires_grad=False).copy_(value)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": states})

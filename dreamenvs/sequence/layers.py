@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dreamenvs.nn import initial
 from dreamenvs.nn.attention import rotate
-from dreamenvs.nn.layers import RowLayerNorm, RowRMSNorm, row_gelu, row_linear, row_silu
+from dreamenvs.nn.layers import ColumnLinear, RowLayerNorm, RowRMSNorm, row_gelu, row_linear, row_silu
 
 
 class Layer(Protocol):
@@ -83,22 +83,20 @@ class PostLayer(nn.Module):
     def __init__(self, width: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
+        self.qkv = ColumnLinear(width, 3 * width, bias=False)
+        self.out = ColumnLinear(width, width, bias=False)
         self.attention_norm = RowLayerNorm(width, POST_EPSILON)
-        self.up = nn.Linear(width, feed_forward)
-        self.down = nn.Linear(feed_forward, width)
+        self.up = ColumnLinear(width, feed_forward)
+        self.down = ColumnLinear(feed_forward, width)
         self.feed_forward_norm = RowLayerNorm(width, POST_EPSILON)
 
     def project(self, hidden: Tensor, turns: Tensor | None) -> tuple[Tensor, ...]:
-        return split_heads(row_linear(hidden, self.qkv.weight), self.heads, turns)
+        return split_heads(self.qkv(hidden), self.heads, turns)
 
     def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        hidden = self.attention_norm(hidden + self._drop(row_linear(attended, self.out.weight)))
-        raised = row_linear(hidden, self.up.weight, self.up.bias).relu_()
-        normal: Tensor = self.feed_forward_norm(
-            hidden + self._drop(row_linear(raised, self.down.weight, self.down.bias))
-        )
+        hidden = self.attention_norm(hidden + self._drop(self.out(attended)))
+        raised = self.up(hidden).relu_()
+        normal: Tensor = self.feed_forward_norm(hidden + self._drop(self.down(raised)))
         return normal
 
     def _drop(self, added: Tensor) -> Tensor:

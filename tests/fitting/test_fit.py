@@ -128,8 +128,13 @@ def test_prepared_tokens_are_those_of_the_frames() -> None:
 
 @pytest.mark.parametrize(
     ("optimization", "family", "sampler"),
-    [(TURNS, "STEPVQ", "uniform"), (TURNS, "STEPVQ", "count"), (JOINT, "CBT", "frequency")],
-    ids=["turns", "turns-count", "joint-frequency"],
+    [
+        (TURNS, "STEPVQ", "uniform"),
+        (TURNS, "STEPVQ", "count"),
+        (JOINT, "CBT", "frequency"),
+        (JOINT, "STORM", "uniform"),
+    ],
+    ids=["turns", "turns-count", "joint-frequency", "joint-storm"],
 )
 def test_resumed_after_any_update_the_weights_are_the_same(
     optimization: Any, family: str, sampler: str, tmp_path: Path

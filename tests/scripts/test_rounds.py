@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 import dreamenvs
 from dreamenvs.data.replay import Replay
@@ -52,3 +55,12 @@ def test_two_rounds_end_in_a_dream_and_are_not_done_again(tmp_path: Path) -> Non
     assert Replay.open(data).notes == notes
     assert first.stat().st_mtime_ns == written
     assert (tmp_path / "dream" / "manifest.json").read_bytes() == manifest
+
+
+def test_what_is_fitted_all_at_once_has_no_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "training"))
+    monkeypatch.chdir(tmp_path)
+    rounds = import_module("rounds")
+    with pytest.raises(SystemExit, match=r"storm is fitted all at once; use training/fit_world_model\.py"):
+        rounds.main(rounds.Args("storm"))
+    assert not list(tmp_path.iterdir())
