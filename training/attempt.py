@@ -98,8 +98,10 @@ def tail(path: Path, lines: int = TAIL) -> tuple[str, ...]:
             text = file.read().decode(errors="replace")
     except OSError:
         return ()
-    shown = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n"))
-    return tuple(line[:400] for line in shown if line)[-lines:]
+    shown = (line.rstrip("\r").rpartition("\r")[2][:400] for line in text.split("\n"))
+    # A terminal obeys control characters, wherever they come from.
+    plain = ("".join(letter if letter.isprintable() else " " for letter in line).rstrip() for line in shown)
+    return tuple(line for line in plain if line)[-lines:]
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def compute(runs: Returns, worlds: Sequence[str], families: Sequence[str], resam
     human = normalizable(worlds)
     matrices = {m: matrix(runs[m], worlds, seeds[m], human=human) for m in runs if seeds[m]}
     cited = {w: {c.method: c for family in families if (c := cite(family, w)) is not None} for w in worlds}
-    curves = {w: {c.method: c for family in families if (c := cite_curve(family, w)) is not None} for w in worlds}
+    curves = {w: {k.method: k for family in families if (k := cite_curve(family, w)) is not None} for w in worlds}
     return Figures(
         unit="human-normalised score" if human else "return",
         runs={world: each for world, each in by_world.items() if each},

@@ -115,12 +115,12 @@ class StudyDirectory:
                 count[line["run"]] = 0
         return count
 
-    def seconds(self) -> Counter[str]:
+    def seconds(self) -> dict[str, float]:
         """How long each run took so far, over all its attempts."""
-        count: Counter[str] = Counter()
+        total: dict[str, float] = {}
         for line in self.attempts():
-            count[line["run"]] += line.get("seconds", 0.0)  # type: ignore[assignment]
-        return count
+            total[line["run"]] = total.get(line["run"], 0.0) + line.get("seconds", 0.0)
+        return total
 
     def _append(self, line: dict[str, Any]) -> None:
         append_line(self.journal, json.dumps(line).encode())

@@ -23,11 +23,13 @@ from typing import Annotated, Protocol
 import tyro
 from attempt import Attempt, Orders, Task, attempt
 from interruption import interruption
-from study import SCRIPTS, Run, Study, check_scripts, read_study
+from study import SCRIPTS, Run, Study, read_study
 from study_directory import StudyDirectory
 from suite_table import Table
 
 TICK = 0.2
+STOPPED = 130
+"""The exit code after Ctrl-C, as shells have it."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,16 @@ def main(args: Args, scripts: Mapping[str, Path] = SCRIPTS) -> int:
         return 0
     with directory.lead(study):
         workers = build_workers(args, study)
+        drive = Drive(study, directory, scripts, again=args.again)
         try:
             with interruption() as stop:
-                table = drive(study, directory, workers, stop, scripts, again=args.again)
+                drive.run(workers, stop)
+        except KeyboardInterrupt:
+            print("ended at once; the same command goes on from what was saved")
+            return STOPPED
         finally:
             workers.close()
-    return conclude(table, directory)
+    return conclude(drive.table, directory)
 
 
 def build_workers(args: Args, study: Study) -> Workers:
@@ -137,86 +143,70 @@ def build_workers(args: Args, study: Study) -> Workers:
     return RayWorkers(args.ray, args.workers, study.threads, args.gpus, study.retries)
 
 
-def drive(
-    study: Study,
-    directory: StudyDirectory,
-    workers: Workers,
-    stop: Event,
-    scripts: Mapping[str, Path] = SCRIPTS,
-    *,
-    again: bool = False,
-) -> Table:
-    """Run all that is not finished, until it is, or until told to stop."""
-    check_scripts(study, scripts)
-    runs = {run.key: run for run in study.runs()}
-    failures = directory.failures()
-    table = Table(list(runs.values()), directory.path, directory.seconds())
-    queue: deque[Run] = deque()
-    for run in runs.values():
-        if directory.finished(run):
-            table.states[run.key] = "finished"
-        elif failures[run.key] > study.retries and not again:
-            table.states[run.key] = "failed"
+class Drive:
+    """The queue of a study: what waits, what runs, and how often it failed."""
+
+    def __init__(
+        self, study: Study, directory: StudyDirectory, scripts: Mapping[str, Path], *, again: bool = False
+    ) -> None:
+        self.study, self.directory, self.scripts = study, directory, scripts
+        self.runs = {run.key: run for run in study.runs()}
+        self.table = Table(list(self.runs.values()), directory.path, directory.seconds())
+        self._failures = directory.failures()
+        self._queue: deque[Run] = deque()
+        self._active: set[str] = set()
+        for run in self.runs.values():
+            hopeless = self._failures[run.key] > study.retries
+            if directory.finished(run):
+                self.table.states[run.key] = "finished"
+            elif hopeless and not again:
+                self.table.states[run.key] = "failed"
+            else:
+                if hopeless:
+                    directory.pardon(run)
+                    self._failures[run.key] = 0
+                self._queue.append(run)
+
+    def run(self, workers: Workers, stop: Event) -> None:
+        """Run all that is not finished, until it is, or until told to stop."""
+        while self._active or (self._queue and not stop.is_set()):
+            self.table.slots = workers.slots()
+            while self._queue and not stop.is_set() and len(self._active) < self.table.slots:
+                self._begin(self._queue.popleft(), workers)
+            for key, result in list(workers.wait(TICK)):
+                self._active.remove(key)
+                self._settle(self.runs[key], result)
+            self.table.redraw()
+            if stop.is_set() and self._active and not self.table.stopping:
+                self.table.stopping = True
+                self.table.say("stopping: runs save first; Ctrl-C again ends them at once")
+                workers.stop()
+        for run in self._queue:
+            self.table.states[run.key] = "stopped"
+        self.table.close()
+
+    def _begin(self, run: Run, workers: Workers) -> None:
+        commands = tuple((str(self.scripts[script].resolve()), *words) for script, *words in run.filled())
+        place = str(self.directory.prepare(run).resolve())
+        seconds = None if self.study.minutes is None else 60 * self.study.minutes
+        workers.submit(Task(run.key, place, run.work, commands, run.threads, seconds))
+        self._active.add(run.key)
+        self.table.set(run, "running")
+
+    def _settle(self, run: Run, result: Attempt) -> None:
+        """Keep what an attempt came to, and try again what failed."""
+        self.directory.record(run, result)
+        if result.outcome != "failed":
+            lost = f"{result.lost} earlier attempts were killed" if result.lost else ""
+            self.table.set(run, result.outcome, lost, result.seconds)
+            return
+        self._failures[run.key] += 1
+        note = "\n    ".join([result.reason, *result.tail[-3:]])
+        if self._failures[run.key] <= self.study.retries:
+            self._queue.append(run)
+            self.table.set(run, "waiting", f"{note}\n  it is tried again", result.seconds)
         else:
-            if failures[run.key] > study.retries:
-                directory.pardon(run)
-                failures[run.key] = 0
-            queue.append(run)
-    active: set[str] = set()
-    told = False
-    while active or queue:
-        table.slots = workers.slots()
-        while queue and not stop.is_set() and len(active) < table.slots:
-            run = queue.popleft()
-            workers.submit(describe(run, study, directory, scripts))
-            active.add(run.key)
-            table.set(run, "running")
-        if stop.is_set() and not told:
-            print("\nstopping: runs save first; Ctrl-C again ends them at once", flush=True)
-            workers.stop()
-            told = True
-        for key, result in list(workers.wait(TICK)):
-            active.remove(key)
-            settle(runs[key], result, study, directory, table, failures, queue)
-        table.redraw()
-        if stop.is_set():
-            for run in queue:
-                table.states[run.key] = "stopped"
-            queue.clear()
-    table.close()
-    return table
-
-
-def describe(run: Run, study: Study, directory: StudyDirectory, scripts: Mapping[str, Path]) -> Task:
-    """What whoever makes an attempt needs to know."""
-    commands = tuple((str(scripts[script].resolve()), *words) for script, *words in run.filled())
-    place = str(directory.prepare(run).resolve())
-    seconds = None if study.minutes is None else 60 * study.minutes
-    return Task(run.key, place, run.work, commands, run.threads, seconds)
-
-
-def settle(
-    run: Run,
-    result: Attempt,
-    study: Study,
-    directory: StudyDirectory,
-    table: Table,
-    failures: dict[str, int],
-    queue: deque[Run],
-) -> None:
-    """Keep what an attempt came to, and try again what failed."""
-    directory.record(run, result)
-    lost = f"{result.lost} earlier attempts were killed" if result.lost else ""
-    if result.outcome != "failed":
-        table.set(run, result.outcome, lost, result.seconds)
-        return
-    failures[run.key] += 1
-    note = "\n    ".join([result.reason, *result.tail[-3:]])
-    if failures[run.key] <= study.retries:
-        queue.append(run)
-        table.set(run, "waiting", f"{note}\n  it is tried again", result.seconds)
-    else:
-        table.set(run, "failed", note, result.seconds)
+            self.table.set(run, "failed", note, result.seconds)
 
 
 def conclude(table: Table, directory: StudyDirectory) -> int:
@@ -230,7 +220,7 @@ def conclude(table: Table, directory: StudyDirectory) -> int:
         print("once the reason is gone, --again tries them once more")
     if "stopped" in states:
         print("the same command goes on from here")
-        return 130
+        return STOPPED
     if "finished" in states:
         print(f"python training/report.py {directory.path}    # tables and plots")
     return 1 if failed else 0

@@ -35,9 +35,9 @@ class RayWorkers:
         if self._began:
             _connect(address, limit, threads)
         # Ray tries again what a lost machine or a killed worker took along, and nothing else.
-        options = {"num_cpus": threads, "num_gpus": gpus, "max_retries": max(1, retries)}
-        self._remote = ray.remote(**options)(make_attempt)
-        self._attempts: dict[ray.ObjectRef, str] = {}
+        remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=max(1, retries))
+        self._remote = remote(make_attempt)
+        self._attempts: dict[ray.ObjectRef[Any], str] = {}
 
     def slots(self) -> int:
         """What the cluster has room for; machines that join are used."""
@@ -83,7 +83,7 @@ def make_attempt(training: str, task: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(attempt(Task(*task), Orders()))
 
 
-def _result(reference: ray.ObjectRef) -> Attempt:
+def _result(reference: ray.ObjectRef[Any]) -> Attempt:
     try:
         return Attempt(*ray.get(reference))
     except TaskCancelledError:

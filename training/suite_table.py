@@ -26,6 +26,7 @@ class Table:
         self.runs, self.directory = runs, directory
         self.states: dict[str, State] = {run.key: "waiting" for run in runs}
         self.slots = 1
+        self.stopping = False
         self._seconds = dict(seconds)
         self._begun: dict[str, float] = {}
         self._out = sys.stdout if out is None else out
@@ -42,7 +43,7 @@ class Table:
         self.states[run.key] = state
         if self._live:
             if note and state != "finished":
-                self._print(f"{run.title}: {note}")
+                self.say(f"{run.title}: {note}")
             self.redraw(now=True)
         else:
             took = f" after {duration(seconds)}" if seconds else ""
@@ -103,6 +104,11 @@ class Table:
                 left.append(max(0.0, sum(own) / len(own) - self._seconds.get(run.key, 0.0) - since))
         return max(sum(left) / max(1, self.slots), max(left, default=0.0))
 
+    def say(self, text: str) -> None:
+        """Something besides, above the table."""
+        self._erase()
+        print(text, file=self._out, flush=True)
+
     def close(self) -> None:
         """Leave the last table standing."""
         self.redraw(now=True)
@@ -112,10 +118,6 @@ class Table:
         last = tail(self.directory / run.key / "log.txt", 1)
         since = duration(time.monotonic() - self._begun[run.key])
         return f"{MARKS['running']} {run.title}  {since}  {last[0] if last else ''}"
-
-    def _print(self, line: str) -> None:
-        self._erase()
-        print(line, file=self._out, flush=True)
 
     def _erase(self) -> None:
         if self._height:

@@ -32,6 +32,8 @@ with (where / "starts").open("a") as file:
     file.write(f"{os.environ['OMP_NUM_THREADS']}\\n")
 starts = len((where / "starts").read_text().split())
 count = int(state.read_text()) if state.exists() else 0
+if "deaf" in options:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 while count < int(steps):
     if "fail" in options and starts <= int(options[1]):
         sys.exit(f"failing for the {starts}. time")
@@ -222,6 +224,21 @@ def test_after_ctrl_c_the_same_command_goes_on() -> None:
     assert directory().results(first) == {"score": 3, "starts": 2}
     assert directory().results(second) == {"score": 3, "starts": 2}
     assert outcomes() == {(each.key, outcome): 1 for each in (first, second) for outcome in ("stopped", "finished")}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_ctrl_c_twice_ends_runs_that_do_not_listen() -> None:
+    write_study(families=["one"], seeds=[0], variants={"": ["deaf", "hold"]})
+    process = begin()
+    wait_until(lambda: counted("one") == "2", process)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    while "stopping: runs save first" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert "ended at once" in end(process, 130)
+    assert "1 of 1 finished" in run()
+    assert directory().results(all_runs()[0]) == {"score": 3, "starts": 2}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells children that their parent is gone")
