@@ -7,6 +7,7 @@ else, from λ-returns to playing, stays as it is.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,9 @@ from tqdm import tqdm
 import dreamenvs
 from dreamenvs.actions import ActionChoice
 from dreamenvs.agents.actor_critic import agent_spec
+from dreamenvs.agents.defaults import default_recipe
 from dreamenvs.agents.latent import LatentAgent
-from dreamenvs.agents.learning import Learner, LearningConfig
+from dreamenvs.agents.learning import Learner
 from dreamenvs.agents.values import TwoHotValues
 from dreamenvs.agents.wandering import Wandering
 from dreamenvs.envs.vector import DreamVectorEnv
@@ -56,7 +58,7 @@ def main() -> None:
     torch.manual_seed(0)
     actor = TwoStreams(**sizes, outputs=ActionChoice(spec.actions).outputs)
     agent = LatentAgent(spec, actor, TwoStreams(**sizes, outputs=TwoHotValues.outputs))
-    config = LearningConfig(rows=args.rows, rate=1e-3, entropy=5e-3, slow_weight=0.1, centred=True)
+    config = replace(default_recipe(dream.family).learning, rows=args.rows)
     wandering = Wandering(Learner(agent, config), dream.model, dream.contexts)
     for _ in tqdm(range(args.updates), desc="learning in the dream", unit="update"):
         wandering.advance()

@@ -58,7 +58,7 @@ def measure_agent(model: Any, family: str, size: Size, count: int, seconds: floa
     def learning() -> list[float]:
         moment = fresh()
         trajectory, _ = imagine(model, agent, moment, horizon, seeds)
-        return [timed(lambda: learner._step(learner.losses(trajectory, moment.memory).total, 0)) / horizon]
+        return [timed(lambda: learner._follow(trajectory, moment.memory, 0)) / horizon]
 
     times = interleave({"model": alone, "imagine": imagining, "learn": learning}, 2 * seconds)
     return {

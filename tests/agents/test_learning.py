@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -33,16 +34,17 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
     return set(one) == set(two) and all(torch.equal(one[name], two[name]) for name in one)
 
 
+@pytest.mark.parametrize("reuse", [{}, {"epochs": 2, "minibatches": 3}])
 @pytest.mark.parametrize("config", [LATENT, PIXELS])
-def test_a_restored_learner_goes_on_bit_for_bit(config: Any) -> None:
+def test_a_restored_learner_goes_on_bit_for_bit(config: Any, reuse: dict[str, int]) -> None:
     model, contexts = build_small("STEPVQ"), [random_segment(rows=8, steps=2, seed=seed) for seed in range(4)]
-    whole = make(config, model=model)
+    whole = make(config, model=model, **reuse)
     for update, context in enumerate(contexts):
         expected = whole.update(model, context, update)
-    first = make(config, model=model)
+    first = make(config, model=model, **reuse)
     for update in range(2):
         first.update(model, contexts[update], update)
-    second = make(config, model=model)
+    second = make(config, model=model, **reuse)
     second.restore({name: tensor.clone() for name, tensor in first.tensors().items()})
     torch.manual_seed(99)  # the caller's generator is nothing to it
     for update in range(2, 4):
@@ -99,11 +101,11 @@ def test_the_learning_rate_falls_to_a_tenth() -> None:
     assert rates == pytest.approx([1.0, 0.55, 0.1, 0.1])
 
 
-def test_a_centred_batch_has_advantages_of_mean_zero() -> None:
+def test_where_all_actions_are_alike_standardised_advantages_teach_nothing() -> None:
     # With a critic at zero and rewards of one everywhere, every action looks equally good: nothing is to be learned.
     world, contexts = CountingWorld(limit=1000), counting_contexts((0,) * 8)
-    for centred, moves in ((True, False), (False, True)):
-        learner = make(centred=centred, horizon=1, entropy=0.0, discount=0.0)
+    for standardised, moves in ((True, False), (False, True)):
+        learner = make(standardised=standardised, horizon=1, entropy=0.0, discount=0.0)
         world.step = lambda state, actions, noise: _constant(CountingWorld(limit=1000), state, actions, noise)  # type: ignore[method-assign]
         before = [parameter.clone() for parameter in learner.agent.actor.parameters()]  # type: ignore[attr-defined]
         learner.update(world, contexts, 0)
@@ -114,6 +116,24 @@ def test_a_centred_batch_has_advantages_of_mean_zero() -> None:
 def _constant(world: CountingWorld, state: Any, actions: Any, noise: Any) -> Any:
     following, outcome = world.step(state, actions, noise)
     return following, outcome._replace(rewards=torch.ones_like(outcome.rewards))
+
+
+def test_minibatches_share_the_rows_out_and_every_epoch_shuffles_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, learner = CountingWorld(limit=1000), make(epochs=2, minibatches=3)
+    context, parts = counting_contexts(tuple(range(8))), []
+    losses = learner.losses
+
+    def watched(trajectory: Any, memory: Any, aims: Any) -> Any:
+        parts.append(trajectory.views[:, 0, 0].long().tolist())
+        assert aims.returns.shape == trajectory.rewards.shape == (len(parts[-1]), 3)
+        return losses(trajectory, memory, aims)
+
+    monkeypatch.setattr(learner, "losses", watched)
+    learner.update(world, context, 0)
+    assert [len(part) for part in parts] == [3, 3, 2] * 2
+    epochs = [list(chain(*parts[:3])), list(chain(*parts[3:]))]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(8))
+    assert epochs[0] != epochs[1]
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -127,7 +147,9 @@ def test_what_does_not_fit_is_refused() -> None:
         wide.restore(tensors)
     with pytest.raises(ValueError, match="discount is a number from 0 to 1"):
         LearningConfig(discount=1.5)
-    with pytest.raises(ValueError, match="at least 1, not 8, 8, 0"):
+    with pytest.raises(ValueError, match="epochs 1 and minibatches 9"):
+        LearningConfig(rows=8, minibatches=9)
+    with pytest.raises(ValueError, match="at least 1, not 8, 8"):
         LearningConfig(rows=8, horizon=0)
 
 
