@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--id", default="dreamenvs/STEPVQ-MinAtarBreakout-v0", help="which dream")
     parser.add_argument(
-        "--updates", type=int, default=500, help="how often the agent learns, each time from 1,024 steps"
+        "--updates", type=int, default=150, help="how often the agent learns, each time from 2,048 steps"
     )
     parser.add_argument("--episodes", type=int, default=100, help="episodes to measure a policy with")
     parser.add_argument("--limit", type=int, default=5_000, help="real steps after which an episode is cut")
