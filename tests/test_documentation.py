@@ -19,7 +19,8 @@ from dreamenvs.types import Scalar
 from tests.small import CONFIGS, build_small, random_segment
 
 ROOT = Path(__file__).resolve().parent.parent
-SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+TEXTS = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "training/README.md"))
+SNIPPETS = re.findall(r"```python\n(.*?)```", TEXTS, re.DOTALL)
 DOCUMENTED = ("envs.conformance", "envs.loading", "envs.registration", "envs.single")
 SHORT = ["--steps", "400", "--updates", "4"]
 EXAMPLES = {
