@@ -29,7 +29,7 @@ if sys.platform != "win32":
 
 TETHER = Path(__file__).resolve().parent / "tethered.py"
 MAX_RESULTS = 2**26
-GRACE = 120.0
+GRACE = 300.0
 """Seconds that a script has to save and to end."""
 TAIL = 20
 """Lines of the log that are kept with an attempt."""

@@ -4,7 +4,7 @@ The repository must be at the same path on every machine. The study's directory 
 see it works on its own disk, and the results come back through Ray, to be written by the process that leads the study.
 Where all see it, on a shared disk, a run whose machine is lost goes on elsewhere from where it came to.
 
-Ray trusts everybody who can reach its ports: keep them inside your own network. `local` listens to this machine alone.
+Ray trusts everybody who can reach its ports: keep them inside your own network. `local` starts one at 127.0.0.1.
 """
 
 from __future__ import annotations

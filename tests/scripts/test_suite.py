@@ -100,7 +100,7 @@ def begin(*arguments: str) -> subprocess.Popen[str]:
 
 
 def end(process: subprocess.Popen[str], code: int) -> str:
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=280)
     assert process.returncode == code, output
     return output
 
@@ -286,9 +286,12 @@ def cluster() -> Iterator[str]:
     """The address of a Ray with two CPUs on this machine, which ends with the process that began it."""
     pytest.importorskip("ray")
     # A token of its own: else Ray keeps one in the home directory.
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    # On a machine that has much else to do, Ray is slower to start than it expects.
+    settings |= {"RAY_raylet_start_wait_time_s": "300", "RAY_worker_register_timeout_seconds": "300"}
+    settings |= {"RAY_agent_register_timeout_ms": "300000"}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in token.items():
+        for name, value in settings.items():
             patch.setenv(name, value)
         process = subprocess.Popen(
             [sys.executable, "-c", CLUSTER],
@@ -299,11 +302,14 @@ def cluster() -> Iterator[str]:
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
+        address = process.stdout.readline().strip()
+        assert address, "Ray did not start; it says why above"
+        yield address
         process.stdin.close()
-        process.wait(timeout=60)
+        process.wait(timeout=120)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_on_ray_a_killed_worker_loses_nothing(cluster: str) -> None:
     write_study(variants={"": [], "killed": ["kill"]})
@@ -320,6 +326,7 @@ def test_on_ray_a_killed_worker_loses_nothing(cluster: str) -> None:
     assert all(starts(each.key) == 1 + (each.variant == "killed") for each in runs)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
 def test_on_ray_failures_are_counted_and_ctrl_c_lets_runs_save(cluster: str) -> None:
     write_study(families=["one"], seeds=[0], variants={"": [], "fails": ["fail", "1"], "holds": ["hold"]})
