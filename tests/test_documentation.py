@@ -21,11 +21,13 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(enc
 DOCUMENTED = ("envs.conformance", "envs.loading", "envs.registration", "envs.single")
 SHORT = ["--steps", "400", "--updates", "4"]
 EXAMPLES = {
+    "agent_in_a_dream.py": ["--updates", "2", "--episodes", "2", "--limit", "20"],
     "branch_a_dream.py": ["--moves", "2", "--depth", "4"],
     "first_steps.py": [],
     "look_at_codes.py": [],
     "minari_to_a_dream.py": SHORT,
     "own_env_to_a_dream.py": SHORT,
+    "own_policy_network.py": ["--updates", "2", "--rows", "8", "--episodes", "2"],
     "random_deltas.py": ["--steps", "3"],
     "swap_the_sequence_model.py": SHORT,
 }

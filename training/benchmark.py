@@ -7,6 +7,7 @@
     python training/benchmark.py env                 # what the environment layer adds to the model's own step
     python training/benchmark.py endless             # time and memory of a step, early and late in one long dream
     python training/benchmark.py fit                 # frames per second of every stage of fitting
+    python training/benchmark.py agent               # what an agent adds to the model's own steps
 
 Times are medians; the machine's peak is a large fp32 matrix product in the same run. `--json` prints for machines.
 """
@@ -19,6 +20,7 @@ from typing import Annotated, Literal
 
 import torch
 import tyro
+from benchmark_agents import measure_agents
 from benchmark_dreams import Contender, compare, measure_core, measure_endless, measure_env, measure_imagination
 from benchmark_fit import measure_fit
 from measuring import Row, table
@@ -27,7 +29,7 @@ from rollouts import build
 from dreamenvs.models import FAMILIES, step_vq
 from dreamenvs.models.iris import iris_on_rem_grid
 
-Subject = Literal["parameters", "imagination", "core", "grids", "env", "endless", "fit"]
+Subject = Literal["parameters", "imagination", "core", "grids", "env", "endless", "fit", "agent"]
 FRAME_LEVEL = tuple(family.name for family in step_vq.FAMILIES)
 
 
@@ -38,7 +40,8 @@ class Args:
     what: Annotated[Subject, tyro.conf.Positional]
     """What to measure."""
     families: tuple[str, ...] = ()
-    """Which families; by default all, and for `core` those whose sequence model takes whole frames."""
+    """Which families; by default all, for `core` those whose sequence model takes whole frames, and for `agent` STEP-VQ
+    and STORM."""
     rows: tuple[int, ...] = (1, 16, 64)
     """Batch sizes of `imagination` and `core`."""
     preset: Literal["paper", "small"] | None = None
@@ -53,6 +56,10 @@ class Args:
     """Updates of each stage that `fit` times."""
     max_frames: int = 256
     """Frames in a batch of `fit`; where a stage has more, it gets fewer rows, and the output says so."""
+    agent_rows: int = 1024
+    """Rows of `agent`."""
+    dreams: tuple[str, ...] = ("dreamenvs/STEPVQ-MinAtarBreakout-v0",)
+    """Dreams that `agent` measures besides the untrained models."""
     threads: int | None = None
     """CPU threads; all cores by default."""
     json: bool = False
@@ -79,6 +86,8 @@ def measure(args: Args) -> list[Row]:
         return grids(args.seconds)
     if args.what == "env":
         return measure_env(families, preset, args.seconds)
+    if args.what == "agent":
+        return measure_agents(families, preset, args.dreams, args.agent_rows, args.seconds)
     if args.what == "endless":
         return measure_endless(families, preset, args.seconds, args.moments)
     presets = ("paper", "small") if args.preset is None else (args.preset,)
@@ -91,6 +100,8 @@ def choose_families(args: Args) -> tuple[str, ...]:
     for family in args.families:
         if family not in known:
             raise SystemExit(f"{args.what} measures {', '.join(known)}, not {family}")
+    if args.what == "agent" and not args.families:
+        return tuple(family for family in ("STEPVQ", "STORM") if family in FAMILIES)
     return args.families or known
 
 

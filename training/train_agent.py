@@ -134,7 +134,7 @@ def main(args: Args) -> None:
     where = save_agent(run.path / "agent", agent, dream=dream.path.name)
     print(f"saved {where}; dreamenvs.load_agent({str(where)!r}) loads it")
     if args.episodes:
-        judge(args, dream, recipe, run, Player(agent, temperature=args.action_temperature))
+        judge(args, dream, recipe, run, Player(agent, temperature=0.0 if args.greedy else args.action_temperature))
 
 
 def choose_recipe(args: Args, family: str) -> Recipe:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from dreamenvs import tree
-from dreamenvs.agents.actor_critic import Agent
-from dreamenvs.agents.returns import ReturnScale, lambda_returns, reinforce_loss
+from dreamenvs.agents.actor_critic import Agent, Judgement
+from dreamenvs.agents.returns import ReturnScale, clipped_loss, lambda_returns, reinforce_loss, standardise
 from dreamenvs.agents.rollout import Moment, Trajectory, imagine, start_imagination
 from dreamenvs.nn.distributions import masked_mean
 from dreamenvs.nn.optimization import NonFiniteLossError, export_moments, restore_moments
@@ -53,13 +53,23 @@ class LearningConfig:
     scaled: bool = True
     """Whether advantages are divided by the scale of returns."""
     scale_decay: float = 0.99
-    centred: bool = False
-    """Whether the mean of a batch's advantages is taken from each. Not the papers': while a critic is yet too low, every
-    action that is tried looks good, and in few large updates a policy grows certain of whatever it did first."""
+    standardised: bool = False
+    """Whether a batch's advantages are given a mean of 0 and a deviation of 1, as PPO does. Not the papers': while a
+    critic is yet too low, every action looks good, and in few large updates a policy grows certain of what it did
+    first; and where rewards are rare, entropy would outweigh them."""
+    epochs: int = 1
+    """How often an update goes through its trajectories. With more than one, or with `minibatches`, the policy follows
+    PPO's clipped objective, as an option of DRAMA's does: worth it where imagining takes longer than learning."""
+    minibatches: int = 1
+    """Parts that the rows of an update are shuffled into, each with a step of the optimiser of its own."""
+    ratio_clip: float = 0.2
+    """How far the probability of an action may move in an update before its gradient ends."""
     temperature: float = 1.0
     """Of the imagined frames."""
 
     def __post_init__(self) -> None:
+        if min(self.epochs, self.minibatches) < 1 or self.minibatches > self.rows:
+            raise ValueError(f"epochs {self.epochs} and minibatches {self.minibatches} are from 1 up to the rows")
         if min(self.rows, self.context, self.horizon) < 1:
             raise ValueError(
                 f"rows, context and horizon are at least 1, not {self.rows}, {self.context}, {self.horizon}"
@@ -72,6 +82,23 @@ class LearningConfig:
     def needs_slow(self) -> bool:
         """Whether a moving average of the critic is kept."""
         return self.bootstrap == "slow" or self.slow_weight > 0
+
+
+class Aims(NamedTuple):
+    """What actor and critic are drawn to, computed once for an update."""
+
+    returns: Tensor  # (B, T)
+    advantages: Tensor  # (B, T), scaled
+    slow: Tensor  # (B, T), values of the slow critic
+    log_probs: Tensor  # (B, T), of the actions when they were taken
+
+
+class Batch(NamedTuple):
+    """What a step of the optimiser takes, rows first."""
+
+    trajectory: Trajectory
+    memory: Any
+    aims: Aims
 
 
 class Losses(NamedTuple):
@@ -109,55 +136,75 @@ class Learner:
         self, model: WorldModel[Any], start: Moment[Any, Any], update: int
     ) -> tuple[Trajectory, Moment[Any, Any], dict[str, float]]:
         """Update number `update` from a moment of imagination on; the trajectory, the moment after it, and metrics."""
-        config, rows = self.config, _rows(start)
-        key = torch.tensor([wrap_seed(self.seed)]), torch.tensor([update])
-        seeds = Noise(*key).bits(rows)[0].to(self._device)
+        config, rows = self.config, len(next(tree.leaves(start.state)))
+        seeds = self._noise(update).bits(rows)[0].to(self._device)
         trajectory, end = imagine(model, self.agent, start, config.horizon, seeds, temperature=config.temperature)
-        losses = self.losses(trajectory, start.memory)
-        norm = self._step(losses.total, update)
-        metrics = {name: float(value) for name, value in losses.measured.items()} | {"gradient_norm": norm}
-        steps = int(trajectory.valid.sum())
-        metrics |= {"dream_return": float(trajectory.rewards.sum(1).mean()), "steps": float(steps)}
+        metrics = self._follow(trajectory, start.memory, update)
+        metrics |= {"dream_return": float(trajectory.rewards.sum(1).mean()), "steps": float(trajectory.valid.sum())}
         return trajectory, end, metrics
 
-    def losses(self, trajectory: Trajectory, memory: Any) -> Losses:
-        """The loss on imagined trajectories, from the agent's memory before their first view."""
+    def losses(self, trajectory: Trajectory, memory: Any, aims: Aims | None = None) -> Losses:
+        """The loss on imagined trajectories, from the agent's memory before their first view.
+
+        Without aims they are those of the agent as it is, and the policy's loss is REINFORCE's; with older ones, PPO's.
+        """
         config, valid, values = self.config, trajectory.valid, self.agent.values
         judged = self.agent.judge(trajectory.views, trajectory.actions, memory)
-        with torch.no_grad():
-            own = values.mean(judged.values.detach())
-            slow = own
-            if self.slow is not None:
-                slow = values.mean(self.slow.judge(trajectory.views, trajectory.actions, memory).values)
-            known = slow if config.bootstrap == "slow" else own
-            returns = lambda_returns(
-                trajectory.rewards,
-                trajectory.terminated,
-                known,
-                valid,
-                discount=config.discount,
-                trace=config.trace,
-            )
-            divisor = self.scale.update(returns, valid) if config.scaled else torch.ones_like(returns[0, 0])
-            advantages = (returns - known[:, :-1]) / divisor
-            if config.centred:
-                advantages = advantages - masked_mean(advantages, valid)
         entropy = self.agent.choice.entropy(judged.outputs)
         log_probs = self.agent.choice.log_prob(judged.outputs, trajectory.actions)
-        actor = reinforce_loss(log_probs, advantages, entropy, valid, config.entropy)
-        critic = masked_mean(values.loss(judged.values[:, :-1], returns), valid)
+        if aims is None:
+            aims = self.aims(trajectory, memory, judged)
+            actor = reinforce_loss(log_probs, aims.advantages, entropy, valid, config.entropy)
+        else:
+            ratios = (log_probs - aims.log_probs).exp()
+            actor = clipped_loss(ratios, aims.advantages, entropy, valid, config.entropy, config.ratio_clip)
+        critic = masked_mean(values.loss(judged.values[:, :-1], aims.returns), valid)
         if config.slow_weight > 0:
             # Towards the slow critic's values, as equation 11 says; the published STORM takes its λ-returns instead.
-            critic = critic + config.slow_weight * masked_mean(values.loss(judged.values[:, :-1], slow[:, :-1]), valid)
+            critic = critic + config.slow_weight * masked_mean(values.loss(judged.values[:, :-1], aims.slow), valid)
         measured = {
             "actor_loss": actor.detach(),
             "critic_loss": critic.detach(),
             "entropy": masked_mean(entropy.detach(), valid),
-            "value": masked_mean(own[:, :-1], valid),
-            "return": masked_mean(returns, valid),
-            "return_scale": divisor,
+            "value": masked_mean(values.mean(judged.values[:, :-1].detach()), valid),
+            "return": masked_mean(aims.returns, valid),
         }
         return Losses(actor + critic, measured)
+
+    @torch.no_grad()
+    def aims(self, trajectory: Trajectory, memory: Any, judged: Judgement) -> Aims:
+        """Returns and advantages as the critic sees them now; the scale of returns moves on."""
+        config, valid, values = self.config, trajectory.valid, self.agent.values
+        own = values.mean(judged.values)
+        slow = own
+        if self.slow is not None:
+            slow = values.mean(self.slow.judge(trajectory.views, trajectory.actions, memory).values)
+        known = slow if config.bootstrap == "slow" else own
+        rewards, terminated = trajectory.rewards, trajectory.terminated
+        returns = lambda_returns(rewards, terminated, known, valid, discount=config.discount, trace=config.trace)
+        advantages = returns - known[:, :-1]
+        if config.scaled:
+            advantages = advantages / self.scale.update(returns, valid)
+        if config.standardised:
+            advantages = standardise(advantages, valid)
+        log_probs = self.agent.choice.log_prob(judged.outputs, trajectory.actions)
+        return Aims(returns, advantages, slow[:, :-1], log_probs)
+
+    def _follow(self, trajectory: Trajectory, memory: Any, update: int) -> dict[str, float]:
+        """All steps of the optimiser that an update takes; the means of what they measured."""
+        config, lines = self.config, []
+        if config.epochs == config.minibatches == 1:
+            lines = [self._step(self.losses(trajectory, memory), update)]
+        else:
+            with torch.no_grad():
+                aims = self.aims(trajectory, memory, self.agent.judge(trajectory.views, trajectory.actions, memory))
+            for epoch in range(config.epochs):
+                keys = self._noise(update).bits(len(trajectory.rewards), draw=1 + epoch)[0]
+                for rows in keys.argsort().to(self._device).chunk(config.minibatches):
+                    part = tree.take_rows(Batch(trajectory, memory, aims), rows)
+                    lines.append(self._step(self.losses(*part), update))
+        means = {name: sum(line[name] for line in lines) / len(lines) for name in lines[0]}
+        return means | {"return_scale": max(1.0, float(self.scale.range)) if config.scaled else 1.0}
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that is needed to go on bit for bit."""
@@ -187,9 +234,12 @@ class Learner:
     def _device(self) -> torch.device:
         return self._parameters[0].device
 
-    def _step(self, loss: Tensor, update: int) -> float:
-        """Follow the gradient, and let the slow critic follow; the norm of the gradient before it was clipped."""
-        config = self.config
+    def _noise(self, update: int) -> Noise:
+        return Noise(torch.tensor([wrap_seed(self.seed)]), torch.tensor([update]))
+
+    def _step(self, losses: Losses, update: int) -> dict[str, float]:
+        """Follow the gradient, and let the slow critic follow; what was measured, and the norm before clipping."""
+        config, loss = self.config, losses.total
         share = 1 - 0.9 * min(update / config.decay_updates, 1.0) if config.decay_updates else 1.0
         for group in self._optimizer.param_groups:
             group["lr"] = config.rate * share
@@ -198,13 +248,15 @@ class Learner:
         norm = float(nn.utils.clip_grad_norm_(self._parameters, config.clip))
         if not math.isfinite(norm):
             self._optimizer.zero_grad(set_to_none=True)
-            raise NonFiniteLossError(f"the agent's loss is {float(loss)} and its gradient {norm} at update {update}")
+            raise NonFiniteLossError(
+                f"the agent's loss is {float(loss.detach())} and its gradient {norm} at update {update}"
+            )
         self._optimizer.step()
         if self.slow is not None:
             with torch.no_grad():
                 for slow, own in zip(self.slow.parameters(), self._parameters, strict=True):
                     slow.lerp_(own, 1 - config.slow_decay)
-        return norm
+        return {name: float(value) for name, value in losses.measured.items()} | {"gradient_norm": norm}
 
 
 def _frozen_copy(agent: Agent[Any]) -> Agent[Any]:
@@ -212,10 +264,6 @@ def _frozen_copy(agent: Agent[Any]) -> Agent[Any]:
     for parameter in twin.parameters():
         parameter.requires_grad_(False)
     return twin
-
-
-def _rows(start: Moment[Any, Any]) -> int:
-    return len(next(tree.leaves(start.state)))
 
 
 def _load(agent: Agent[Any], weights: dict[str, Tensor], owner: str) -> None:

@@ -63,3 +63,21 @@ def reinforce_loss(
 ) -> Tensor:
     """Equation 12, the mean () over valid steps (B, T); no gradient passes through the advantages (B, T)."""
     return masked_mean(-(advantages.detach() * log_probs + entropy_weight * entropy), valid)
+
+
+def clipped_loss(
+    ratios: Tensor, advantages: Tensor, entropy: Tensor, valid: Tensor, entropy_weight: float, clip: float
+) -> Tensor:
+    """PPO's objective (Schulman et al., 2017, eq. 7) for actions that were drawn with an older policy.
+
+    `ratios` (B, T) are their probabilities now over those then. At 1 the gradient is that of `reinforce_loss`.
+    """
+    advantages = advantages.detach()
+    gained = torch.minimum(ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages)
+    return masked_mean(-(gained + entropy_weight * entropy), valid)
+
+
+def standardise(advantages: Tensor, valid: Tensor) -> Tensor:
+    """Advantages (B, T) with a mean of 0 and a deviation of 1 over the valid ones."""
+    centred = advantages - masked_mean(advantages, valid)
+    return centred / (masked_mean(centred.square(), valid).sqrt() + 1e-8)

@@ -55,7 +55,7 @@ def test_the_corridors_optimum_is_found(config: Any, obs_type: Any) -> None:
 @pytest.mark.parametrize("slow", [{}, {"bootstrap": "slow", "slow_weight": 0.0, "scaled": False}])
 def test_the_value_of_the_optimum_is_learned(slow: dict[str, Any]) -> None:
     world = CorridorWorld()
-    learner = learn(world, LATENT, "latent", world.contexts(), 150, horizon=8, slow_decay=0.9, **slow)
+    learner = learn(world, LATENT, "latent", world.contexts(), 120, horizon=8, slow_decay=0.9, **slow)
     features = world.features(world.observe(world.contexts()))
     values = learner.agent.values.mean(learner.agent.critic(features))  # type: ignore[attr-defined]
     expected = torch.tensor([0.95 ** (world.length - 1 - place) for place in range(world.length)])
@@ -65,11 +65,20 @@ def test_the_value_of_the_optimum_is_learned(slow: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("config", "obs_type"), [(PIXELS, "rgb"), (TOKENS, "tokens")])
 def test_a_recurrent_agent_remembers_what_it_saw(config: Any, obs_type: Any) -> None:
     world = RecallWorld()
-    learner = learn(world, config, obs_type, world.contexts(), 80, horizon=3)
+    settings = {"rows": 256, "slow_weight": 0.0, "standardised": True, "entropy": 1e-2}
+    learner = learn(world, config, obs_type, world.contexts(), 80, horizon=2, **settings)
     rows = torch.arange(200)
     start = Moment(tree.take_rows(world.observe(world.contexts()), rows % 2), learner.agent.begin(200))
-    trajectory, _ = imagine(world, learner.agent, start, 3, rows)
+    trajectory, _ = imagine(world, learner.agent, start, 2, rows)
     assert trajectory.rewards.sum(1).mean() > 0.95
+
+
+def test_the_small_recipe_finds_the_optimum_in_few_updates() -> None:
+    world = CorridorWorld()
+    settings = {"rows": 64, "standardised": True, "epochs": 4, "minibatches": 2, "slow_weight": 0.0}
+    learner = learn(world, LATENT, "latent", world.contexts(), 12, horizon=8, **settings)
+    outputs, _ = learner.agent.act(torch.eye(world.length), learner.agent.begin(world.length))
+    assert learner.agent.choice.mode(outputs).tolist() == [1] * world.length
 
 
 @pytest.mark.parametrize(("config", "obs_type"), [(LATENT, "latent")])
@@ -79,7 +88,7 @@ def test_continuous_actions_are_learned(config: Any, obs_type: Any) -> None:
     frames = contexts.observations.repeat(16, 1, 1, 1, 1)
     frames[:, :, :, :, :2] = torch.randint(0, 256, (16, 1, 3, 4, 2), generator=torch.Generator().manual_seed(0))
     spread = tree.map(lambda leaf: leaf.repeat(16, *[1] * (leaf.dim() - 1)), contexts)._replace(observations=frames)
-    learner = learn(world, config, obs_type, spread, 120, horizon=12, rows=128)
+    learner = learn(world, config, obs_type, spread, 80, horizon=12, rows=128)
     agent = learner.agent
     start = torch.tensor([[0.8, 0.8], [0.9, 0.1], [0.1, 0.9], [0.6, 0.3]])
     outputs, _ = agent.act(start, agent.begin(4))

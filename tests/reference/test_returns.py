@@ -10,7 +10,14 @@ import torch
 from dreamenvs.agents.actor_critic import AgentSpec, NoMemory
 from dreamenvs.agents.latent import LatentConfig, build_latent
 from dreamenvs.agents.learning import Learner, LearningConfig
-from dreamenvs.agents.returns import ReturnScale, lambda_returns, reinforce_loss, return_range
+from dreamenvs.agents.returns import (
+    ReturnScale,
+    clipped_loss,
+    lambda_returns,
+    reinforce_loss,
+    return_range,
+    standardise,
+)
 from dreamenvs.agents.rollout import Trajectory
 from dreamenvs.types import DiscreteActions
 
@@ -115,6 +122,44 @@ def test_reinforce_is_a_mean_over_valid_steps() -> None:
     assert torch.equal(log_probs.grad != 0, valid)
 
 
+def test_the_clipped_objective() -> None:
+    generator = torch.Generator().manual_seed(4)
+    ratios, entropy = torch.rand(2, 4, 5, dtype=torch.float64, generator=generator) * 2
+    advantages = torch.randn(4, 5, dtype=torch.float64, generator=generator)
+    valid = torch.rand(4, 5, generator=generator) < 0.6
+    terms = []
+    for i in range(4):
+        for j in range(5):
+            ratio, gain = ratios[i, j].item(), advantages[i, j].item()
+            gained = min(ratio * gain, min(max(ratio, 0.8), 1.2) * gain)
+            terms += [-gained - 0.01 * entropy[i, j].item()] if valid[i, j] else []
+    found = clipped_loss(ratios, advantages, entropy, valid, 0.01, 0.2)
+    assert found.item() == pytest.approx(sum(terms) / len(terms), rel=1e-12)
+
+
+def test_at_a_ratio_of_one_the_clipped_objective_has_the_gradient_of_reinforce() -> None:
+    generator = torch.Generator().manual_seed(5)
+    log_probs, advantages, entropy = torch.randn(3, 4, 5, dtype=torch.float64, generator=generator)
+    valid, gradients = torch.rand(4, 5, generator=generator) < 0.6, []
+    log_probs.requires_grad_()
+    for loss in (
+        reinforce_loss(log_probs, advantages, entropy, valid, 0.01),
+        clipped_loss((log_probs - log_probs.detach()).exp(), advantages, entropy, valid, 0.01, 0.2),
+    ):
+        gradients += torch.autograd.grad(loss, log_probs)
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_standardised_advantages() -> None:
+    advantages = torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(6)) * 3 + 7
+    valid = torch.rand(4, 5, generator=torch.Generator().manual_seed(7)) < 0.6
+    chosen = advantages[valid].tolist()
+    mean = sum(chosen) / len(chosen)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in chosen) / len(chosen))
+    expected = torch.tensor([(value - mean) / deviation for value in chosen], dtype=torch.float64)
+    torch.testing.assert_close(standardise(advantages, valid)[valid], expected)
+
+
 def log_softmax(logits: list[float]) -> list[float]:
     total = math.log(sum(math.exp(logit - max(logits)) for logit in logits)) + max(logits)
     return [logit - total for logit in logits]
@@ -186,4 +231,4 @@ def test_the_loss_of_a_learner(bootstrap: str) -> None:
         critic += 0.7 * cross_entropy(own[row][step], value_of(slow[row][step]))
         terms.append(actor + critic)
     assert found.total.item() == pytest.approx(sum(terms) / len(terms), rel=1e-6)
-    assert found.measured["return_scale"].item() == pytest.approx(distance, rel=1e-5)
+    assert learner.scale.range.item() == pytest.approx(distance, rel=1e-5)

@@ -152,3 +152,16 @@ def test_what_cannot_be_measured_is_said(scripts: Any) -> None:
     benchmark = scripts["benchmark"]
     with pytest.raises(SystemExit, match="not NoSuch"):
         benchmark.measure(benchmark.Args("imagination", families=("NoSuch",)))
+
+
+def test_an_agent_beside_its_model(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    agents = import_module("benchmark_agents")
+    monkeypatch.setattr(agents, "build_preset", lambda family, preset: build_small(family))
+    rows = agents.measure_agents(("STEPVQ", "REM"), "small", (), 8, 0.0)
+    assert [(row["model"], row["agent"]) for row in rows] == [
+        ("STEPVQ, small", "LatentConfig"),
+        ("REM, small", "RecurrentConfig"),
+    ]
+    for row in rows:
+        assert row["ratio"] == pytest.approx(row["imagine_ms"] / row["model_ms"], rel=0.1)
+        assert row["learn_ms"] > 0
