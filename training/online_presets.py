@@ -152,7 +152,7 @@ SMALL_LOOP = Schedule(
         "tokenizer": Pace(rate=0.0, start=1_000, first=800),
         "dynamics": Pace(rate=0.12, start=1_000, first=300),
     },
-    agent=Pace(rate=0.08, start=2_000),
+    agent=Pace(rate=0.03, start=2_000),
     epsilon=0.02,
     context=8,
     evaluate_every=4_000,
@@ -227,8 +227,9 @@ def small_preset(family: str) -> Preset:
         schedule = replace(schedule, stages={"world_model": schedule.stages["dynamics"]})
     elif cells:
         config = replace(config, optimization=replace(turns, dynamics=replace(turns.dynamics, rows=16, length=24)))
+    learning = replace(agent.learning, decay_updates=schedule.agent.due(schedule.end))
     evaluation = Evaluation(episodes=20, num_envs=20, max_episode_steps=2_000)
-    return Preset(config=config, agent=agent, schedule=schedule, evaluation=evaluation)
+    return Preset(config=config, agent=replace(agent, learning=learning), schedule=schedule, evaluation=evaluation)
 
 
 def sources(env: str, preset: Preset) -> tuple[SourceEnv, SourceEnv]:
