@@ -161,9 +161,10 @@ def quiet() -> Iterator[None]:
 def fit_and_tell(args: Args, ranks: Ranks) -> None:
     """Fit the dream that the arguments ask for; of several ranks each comes here."""
     family = BY_SPELLING[args.family]
-    config = with_updates(model_config(family, args.preset), args)
+    with_updates(model_config(family, args.preset), args)  # so that what is wrong with it is told before all else
     with ranks.first_ahead():
         replay = open_replay(args)
+    config = with_updates(model_config(family, args.preset, replay.spec.observation_shape), args)
     name = args.name or f"{family}-{replay.spec.world}"
     out = args.out or user_directory() / new_name(family, replay.spec.world)
     launcher = ["python"] if ranks.count == 1 else ["torchrun", "--nproc-per-node", str(ranks.count)]

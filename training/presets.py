@@ -63,8 +63,8 @@ PATCHES = VQConfig(
 """A token for each patch of 8 × 8 pixels: token-level models pay for every one."""
 
 
-def model_config(family: str, preset: str) -> Any:
-    """The config of a family under a preset."""
+def model_config(family: str, preset: str, frame: tuple[int, ...] = (3, 40, 40)) -> Any:
+    """The config of a family under a preset, for frames (C, H, W)."""
     paper = FAMILIES[family].paper
     if preset == "paper":
         return paper
@@ -76,7 +76,7 @@ def model_config(family: str, preset: str) -> Any:
     if preset != "small":
         raise SystemExit(f"the preset {preset} is for STEP-VQ and its baselines; {family} has small and paper")
     if isinstance(paper, StormConfig):
-        return small_storm(paper)
+        return small_storm(paper, frame)
     return small_delta_iris() if isinstance(paper, DeltaIRISConfig) else small_token_level(paper)
 
 
@@ -114,17 +114,19 @@ def local_config(small: StepVQConfig) -> StepVQConfig:
     return replace(small, prior=LocalConfig(objective=small.prior.objective, rank=small.prior.rank))
 
 
-def small_storm(paper: StormConfig) -> StormConfig:
+def small_storm(paper: StormConfig, frame: tuple[int, ...]) -> StormConfig:
     """STORM and GIT-STORM with less than two million weights, fitted all at once as the paper does."""
     # Small worlds have little news in a frame: the paper's nat of free bits would leave it to chance.
     objective = KLObjective(dynamics=0.5, free_bits=0.1)
+    # Halved once more where it can be: all positions of the last map meet in one matrix, and another in the decoder.
+    channels = (16, 32, 32) if any(side % 16 for side in frame[1:]) else (16, 32, 32, 32)
     prior = replace(paper.prior, objective=objective)
     if isinstance(prior, MaskGITConfig):
         # As many weights as the linear prior has at this size, and drafts in which tokens can agree.
         prior = replace(prior, width=48, heads=4, feed_forward=48, draft=4)
     return replace(
         paper,
-        tokenizer=replace(paper.tokenizer, conv=BatchConvConfig(channels=(16, 32, 32)), categories=16, classes=16),
+        tokenizer=replace(paper.tokenizer, conv=BatchConvConfig(channels=channels), categories=16, classes=16),
         sequence=replace(paper.sequence, width=256, heads=4, feed_forward=512, dropout=0.0),
         prior=prior,
         head=replace(paper.head, units=128),
