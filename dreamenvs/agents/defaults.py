@@ -95,7 +95,7 @@ SMALL_LEARNING = LearningConfig(
 """For two cores: imagined steps are dear there, so that every one of them is learned from four times."""
 
 SMALL_LATENT = Recipe(
-    agent=LatentConfig(actor_units=128, critic_units=128, norm="rms", activation="silu"),
+    agent=LatentConfig(actor_units=128, critic_units=128, norm="rms", activation="silu", normalized=True),
     obs_type="latent",
     learning=SMALL_LEARNING,
 )

@@ -14,6 +14,7 @@ from dreamenvs.actions import ActionChoice
 from dreamenvs.agents.actor_critic import AgentSpec, Judgement, NoMemory
 from dreamenvs.agents.values import ValueKind, Values, build_values
 from dreamenvs.nn.layers import RowLayerNorm, RowLinear, RowRMSNorm, RowSiLU
+from dreamenvs.nn.normalizer import Normalizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,9 @@ class LatentConfig:
     layers: int = 2
     norm: Literal["layer", "rms"] = "layer"
     activation: Literal["relu", "silu"] = "relu"
+    normalized: bool = False
+    """Whether features are given a mean of 0 and a deviation of 1 first, as DRAMA's actor does: most codes of a frame
+    are of the background, and what a small ball changes would be lost among them."""
     values: ValueKind = "two_hot"
     unimix: float = 0.0
     """The share of uniformly random actions in a discrete policy; DreamerV3 has 0.01, the papers here none."""
@@ -47,6 +51,7 @@ class LatentAgent(nn.Module):
         *,
         values: ValueKind = "two_hot",
         unimix: float = 0.0,
+        normalized: bool = False,
     ) -> None:
         super().__init__()
         self.config: LatentConfig | None = None
@@ -54,20 +59,32 @@ class LatentAgent(nn.Module):
         self.spec = spec
         self.choice = ActionChoice(spec.actions, unimix)
         self.values: Values = build_values(values)
+        self.normalizer = Normalizer(spec.num_features) if normalized else None
         self.actor = actor
         self.critic = critic
 
     def begin(self, rows: int) -> NoMemory:
         return NoMemory()
 
+    def see(self, views: Tensor) -> None:
+        if self.normalizer is not None:
+            self.normalizer.see(views)
+
     def act(self, views: Tensor, memory: NoMemory) -> tuple[Tensor, NoMemory]:
-        return self.actor(views), memory
+        return self.actor(self._inputs(views)), memory
 
     def remember(self, memory: NoMemory, actions: Tensor) -> NoMemory:
         return memory
 
     def judge(self, views: Tensor, actions: Tensor, memory: NoMemory) -> Judgement:
-        return Judgement(self.actor(views[:, :-1]), self.critic(views))
+        inputs = self._inputs(views)
+        return Judgement(self.actor(inputs[:, :-1]), self.critic(inputs))
+
+    def _inputs(self, views: Tensor) -> Tensor:
+        if self.normalizer is None:
+            return views
+        inputs: Tensor = self.normalizer(views)
+        return inputs
 
 
 def build_latent(config: LatentConfig, spec: AgentSpec) -> LatentAgent:
@@ -77,7 +94,7 @@ def build_latent(config: LatentConfig, spec: AgentSpec) -> LatentAgent:
     values, choice = build_values(config.values), ActionChoice(spec.actions)
     actor = _network(config, spec.num_features, config.actor_units, choice.outputs)
     critic = _network(config, spec.num_features, config.critic_units, values.outputs)
-    agent = LatentAgent(spec, actor, critic, values=config.values, unimix=config.unimix)
+    agent = LatentAgent(spec, actor, critic, values=config.values, unimix=config.unimix, normalized=config.normalized)
     agent.config = config
     return agent
 

@@ -140,6 +140,7 @@ class Learner:
         seeds = self._noise(update).bits(rows)[0].to(self._device)
         trajectory, end = imagine(model, self.agent, start, config.horizon, seeds, temperature=config.temperature)
         metrics = self._follow(trajectory, start.memory, update)
+        self._see(trajectory.views[:, 0])
         metrics |= {"dream_return": float(trajectory.rewards.sum(1).mean()), "steps": float(trajectory.valid.sum())}
         return trajectory, end, metrics
 
@@ -233,6 +234,14 @@ class Learner:
     @property
     def _device(self) -> torch.device:
         return self._parameters[0].device
+
+    @torch.no_grad()
+    def _see(self, views: Tensor) -> None:
+        """After an update, so that the policy that acts in one is the policy that is judged."""
+        self.agent.see(views)
+        if self.slow is not None:
+            for slow, own in zip(self.slow.buffers(), self.agent.buffers(), strict=True):
+                slow.copy_(own)
 
     def _noise(self, update: int) -> Noise:
         return Noise(torch.tensor([wrap_seed(self.seed)]), torch.tensor([update]))

@@ -71,6 +71,9 @@ class RecurrentAgent(nn.Module):
         zeros = self.actor.weight.new_zeros(rows, self.config.units)
         return Recurrent(zeros, zeros.clone())
 
+    def see(self, views: Tensor) -> None:
+        pass
+
     def act(self, views: Tensor, memory: Recurrent) -> tuple[Tensor, Recurrent]:
         memory = self._move(self.norm(self.encoder(views)), memory)
         return self.actor(memory.hidden), memory

@@ -206,3 +206,21 @@ def test_recurrent_rows_remember_over_updates() -> None:
     before = tree.clone(wandering._moment.memory)
     wandering.advance()
     assert not torch.equal(before.hidden, wandering._moment.memory.hidden)
+
+
+def test_a_normalized_agent_sees_alike_in_acting_and_in_judging() -> None:
+    world, context = CountingWorld(limit=1000), counting_contexts(tuple(range(8)))
+    learner = make(LatentConfig(actor_units=8, critic_units=8, normalized=True))
+    agent: Any = learner.agent
+    for update in range(3):
+        before = tree.map(torch.clone, _moment(world, context, agent.begin(8)))
+        trajectory, _, _ = learner.learn(world, before, update)
+        assert agent.normalizer.count == 8 * (update + 1)
+        slow: Any = learner.slow
+        assert torch.equal(slow.normalizer.mean, agent.normalizer.mean)
+    assert agent.normalizer.mean[0].item() == 3.5  # the mean start, not that of later views
+    judged = agent.judge(trajectory.views, trajectory.actions, agent.begin(8))
+    torch.testing.assert_close(judged.outputs[:, 1], agent.act(trajectory.views[:, 1], agent.begin(8))[0])
+    other = make(LatentConfig(actor_units=8, critic_units=8, normalized=True))
+    other.restore(learner.tensors())
+    assert same(other.tensors(), learner.tensors())
