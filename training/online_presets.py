@@ -13,6 +13,7 @@ from collect import choose_source
 from presets import model_config
 
 from dreamenvs.agents.defaults import Recipe, default_recipe
+from dreamenvs.agents.latent import LatentConfig
 from dreamenvs.data.samplers import CountSampler, FrequencySampler, Sampler, UniformSampler
 from dreamenvs.fitting.schedule import Pace, Schedule
 from dreamenvs.models.delta_iris import DeltaIRISConfig
@@ -227,6 +228,9 @@ def small_preset(family: str) -> Preset:
         schedule = replace(schedule, stages={"world_model": schedule.stages["dynamics"]})
     elif cells:
         config = replace(config, optimization=replace(turns, dynamics=replace(turns.dynamics, rows=16, length=24)))
+    if isinstance(agent.agent, LatentConfig):
+        # The features change their meaning while the world model is fitted, and a normalizer would follow late.
+        agent = replace(agent, agent=replace(agent.agent, normalized=False))
     learning = replace(agent.learning, decay_updates=schedule.agent.due(schedule.end))
     evaluation = Evaluation(episodes=20, num_envs=20, max_episode_steps=2_000)
     return Preset(config=config, agent=replace(agent, learning=learning), schedule=schedule, evaluation=evaluation)
