@@ -158,8 +158,8 @@ SMALL_LOOP = Schedule(
     context=8,
     evaluate_every=4_000,
 )
-"""About half an hour on one core in MinAtar. The tokenizer is fitted once, on the first steps, and then stays: when it
-went on, codes changed their meaning and the dynamics lost within ten updates what they had learned in three hundred."""
+"""A quarter of an hour of one core in MinAtar. The tokenizer is fitted once, on the first steps, and then stays: when
+it went on, codes changed their meaning and the dynamics lost in ten updates what they had learned in three hundred."""
 
 
 def find_preset(family: str, name: PresetName, env: str) -> Preset:

@@ -1,6 +1,6 @@
 """Train an agent and its world model together, from real steps that the agent collects itself.
 
-    python training/train_online.py                                          # MinAtar Breakout, half an hour on a core
+    python training/train_online.py                                          # MinAtar Breakout, on one core
     python training/train_online.py stepvq --env ALE/Pong-v5 --preset paper  # says first what it costs
 
 Collect, tokenizer, world model, agent, and again. A run that was stopped, by Ctrl-C or by a power cut, goes on when the
