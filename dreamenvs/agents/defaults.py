@@ -101,7 +101,7 @@ SMALL_LATENT = Recipe(
 )
 
 SMALL_PIXELS = Recipe(
-    agent=RecurrentConfig(encoder=PixelEncoderConfig(channels=(16, 32, 32)), units=128, norm=True),
+    agent=RecurrentConfig(encoder=PixelEncoderConfig(channels=(16, 32, 32)), units=128),
     obs_type="rgb",
     learning=SMALL_LEARNING,
 )
@@ -111,7 +111,6 @@ SMALL_TOKENS = Recipe(
         encoder=TokenEncoderConfig(width=16, channels=(32, 32), units=128),
         units=128,
         action_inputs=True,
-        norm=True,
     ),
     obs_type="tokens",
     learning=SMALL_LEARNING,

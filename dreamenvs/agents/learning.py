@@ -54,9 +54,8 @@ class LearningConfig:
     """Whether advantages are divided by the scale of returns."""
     scale_decay: float = 0.99
     standardised: bool = False
-    """Whether a batch's advantages are given a mean of 0 and a deviation of 1, as PPO does. Not the papers': while a
-    critic is yet too low, every action looks good, and in few large updates a policy grows certain of what it did
-    first; and where rewards are rare, entropy would outweigh them."""
+    """Whether a batch's advantages are given a mean of 0 and a deviation of 1, as PPO does. Not the papers': it makes
+    the weight of the entropy mean the same in worlds whose rewards differ in size and number."""
     epochs: int = 1
     """How often an update goes through its trajectories. With more than one, or with `minibatches`, the policy follows
     PPO's clipped objective, as an option of DRAMA's does: worth it where imagining takes longer than learning."""

@@ -17,9 +17,9 @@ def lambda_returns(
     """λ-returns (B, T) of rewards and terminated (B, T) and the values (B, T + 1) before and after every step.
 
     Equation 9: the (1 - λ) term holds the value of the next state, V(s_{t+1}). The published STORM and DRAMA put V(s_t)
-    there, by which a value is in part its own target, and with λ = 0 nothing would be learned from any reward but the
-    first. A step that is not `valid` (B, T) is none: its return is the value of its state, so that what comes before a
-    failed step bootstraps there.
+    there, by which a value is in part its own target, and with λ = 0 no return would depend on what follows the step.
+    A step that is not `valid` (B, T) is none: its return is the value of its state, so that what comes before a failed
+    step bootstraps there.
     """
     following = values[:, -1]
     returns = torch.empty_like(rewards)

@@ -19,12 +19,11 @@ from dreamenvs.types import Segment
 from tests.worlds import CorridorWorld, PointWorld, RecallWorld, point_checkpoint
 
 LATENT = LatentConfig(actor_units=32, critic_units=32)
-PIXELS = RecurrentConfig(encoder=PixelEncoderConfig(channels=(8,)), units=32, norm=True)
+PIXELS = RecurrentConfig(encoder=PixelEncoderConfig(channels=(8,)), units=32)
 TOKENS = RecurrentConfig(
     encoder=TokenEncoderConfig(width=8, channels=(8,), units=32),
     units=32,
     action_inputs=True,
-    norm=True,
 )
 FAST: dict[str, Any] = {"rows": 64, "rate": 1e-2, "entropy": 3e-3, "discount": 0.95}
 
