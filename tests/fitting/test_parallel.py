@@ -85,7 +85,8 @@ def outcome(family: str, ranks: Ranks = ALONE, dropout: float = 0.0) -> dict[str
         numbers = [metrics.loss, metrics.gradient_norm, metrics.frames, *metrics.parts.values()]
         told[f"{metrics.stage}.{metrics.update}"] = torch.tensor(numbers, dtype=torch.float64)
         if metrics.update == metrics.updates:
-            told |= {f"{metrics.stage}.{name}": value.clone() for name, value in model.state_dict().items()}
+            for name, value in model.state_dict().items():
+                told[f"{metrics.stage}.{name}"] = value.clone(memory_format=torch.contiguous_format)
     return told
 
 

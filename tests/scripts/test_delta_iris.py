@@ -47,7 +47,7 @@ def test_the_small_preset_is_small(side: int, actions: int) -> None:
 def test_a_dream_is_fitted_and_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     import fit_world_model as script
 
-    monkeypatch.setattr(script, "model_config", lambda family, preset: LITTLE)
+    monkeypatch.setattr(script, "model_config", lambda family, preset, frame=None: LITTLE)
     monkeypatch.setattr(script, "measure", partial(script.measure, starts=8, horizon=3))
     monkeypatch.setattr("monitor.gemm_seconds", lambda: [1.0])
     save_dots(Path("data"))

@@ -64,7 +64,7 @@ def save_dots(directory: Path, *, continuous: bool = False) -> Replay:
     return replay
 
 
-def small_config(family: str, preset: str) -> Any:
+def small_config(family: str, preset: str, frame: tuple[int, ...] = (3, 16, 16)) -> Any:
     """In the place of the presets: what is tested here does not depend on the size of the model."""
     if isinstance(CONFIGS[family], StormConfig):
         return replace(CONFIGS[family], optimization=JointOptimization(rows=4, length=8))
@@ -119,12 +119,16 @@ def lines() -> list[dict[str, Any]]:
     return [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
 
 
+def updates(family: str) -> dict[str, int | None]:
+    """The updates of a family whose parts are fitted all at once, in the place of those in turns."""
+    at_once = isinstance(CONFIGS[family], StormConfig)
+    return {"tokenizer_updates": None, "dynamics_updates": None, "joint_updates": 4} if at_once else {}
+
+
 @pytest.mark.parametrize("family", [name for name, config in CONFIGS.items() if not isinstance(config, StepVQConfig)])
 def test_every_family_goes_the_whole_way(family: str, script: Any) -> None:
     """From data to an environment, with its fidelity in the card."""
-    at_once = isinstance(CONFIGS[family], StormConfig)
-    joint = {"tokenizer_updates": None, "dynamics_updates": None, "joint_updates": 4} if at_once else {}
-    fit(script, family=SPELLINGS[family], **joint)
+    fit(script, family=SPELLINGS[family], **updates(family))
     envs = gym.make_vec(f"dreamenvs/{family}-Dots-v0", num_envs=3, checkpoint="dream", obs_type="latent")
     observations, _ = envs.reset(seed=0)
     assert observations.shape == (3, dreamenvs.load("dream").model.num_features)
@@ -135,7 +139,7 @@ def test_every_family_goes_the_whole_way(family: str, script: Any) -> None:
 @pytest.mark.parametrize("family", list(CONFIGS))
 def test_every_family_takes_continuous_actions(family: str, script: Any) -> None:
     save_dots(Path("pushed"), continuous=True)
-    fit(script, family=SPELLINGS[family], data=Path("pushed"))
+    fit(script, family=SPELLINGS[family], data=Path("pushed"), **updates(family))
     envs = gym.make_vec(f"dreamenvs/{family}-Dots-v0", num_envs=3, checkpoint="dream", obs_type="latent")
     assert envs.single_action_space == gym.spaces.Box(np.float32([-2, 0]), np.float32([2, 1]))
     envs.reset(seed=0)
