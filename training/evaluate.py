@@ -24,6 +24,7 @@ import tyro
 from collect import PolicyName, Ticking, build_policy, default_policy
 from matplotlib.figure import Figure
 from ppo import PPOConfig, learn
+from rollouts import measure_speed
 from tqdm import tqdm
 from videos import VideoArgs, check_videos, draw_distances, measure_video
 
@@ -110,6 +111,7 @@ def main(args: Args) -> None:
         "command": f"python training/evaluate.py {shlex.join(sys.argv[1:])}",
         "versions": {"dreamenvs": dreamenvs.__version__, "torch": torch.__version__.split("+")[0]},
         "fidelity": fidelity.to_json(),
+        "speed": measure_speed(checkpoint.model, checkpoint.contexts, args.horizon),
     }
     if args.video.count:
         with bar("videos", "frame") as progress:

@@ -20,18 +20,19 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, redirect_stdout
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 import tyro
-from collect import choose_source, collect_into, default_policy, world_name
+from collect import PolicyName, choose_source, collect_into, default_policy, world_name
 from interruption import interruption
 from monitor import Monitor
 from presets import model_config
 from run_directory import RunDirectory
+from variants import vary, with_updates
 
 import dreamenvs
 from dreamenvs.artifact import ArtifactError, is_artifact
@@ -50,8 +51,6 @@ from dreamenvs.fitting.parallel import ALONE, TIMEOUT, Ranks, open_ranks
 from dreamenvs.fitting.state import StateError, read_weights
 from dreamenvs.fitting.updater import NonFiniteLossError
 from dreamenvs.models import FAMILIES
-from dreamenvs.models.frame_level import JointOptimization
-from dreamenvs.models.turns import TurnsOptimization
 from dreamenvs.nn.ranks import RankError
 
 BY_SPELLING = {spelling: name for name, spelling in SPELLINGS.items() if name in FAMILIES}
@@ -72,8 +71,17 @@ class Args:
     """A replay, from training/collect.py; by default data/<World>, which is filled first where it is empty."""
     collect_steps: int = 60_000
     """Real steps to collect."""
+    policy: PolicyName | None = None
+    """Who plays them: by default the tracker in ALE/Pong, held random actions in dm_control, random ones elsewhere."""
+    num_envs: int = 1
+    """Environments that are played at once: many give many short episodes."""
     preset: Literal["small", "cells", "local", "paper"] = "small"
     """Model sizes, and how they are optimised."""
+    variant: Literal["kl", "ce", "no-i-tokens"] | None = None
+    """A part as a paper's comparison has it: STEP-VQ or a baseline fitted all at once with the KL or with the cross
+    entropy, or Δ-IRIS without I-tokens."""
+    update_share: float = 1.0
+    """How many of the preset's updates are made, where their number is not given."""
     tokenizer_updates: int | None = None
     """Updates of the tokenizer, where it has a stage of its own."""
     dynamics_updates: int | None = None
@@ -161,10 +169,10 @@ def quiet() -> Iterator[None]:
 def fit_and_tell(args: Args, ranks: Ranks) -> None:
     """Fit the dream that the arguments ask for; of several ranks each comes here."""
     family = BY_SPELLING[args.family]
-    with_updates(model_config(family, args.preset), args)  # so that what is wrong with it is told before all else
+    chosen_config(family, args)  # so that what is wrong with it is told before all else
     with ranks.first_ahead():
         replay = open_replay(args)
-    config = with_updates(model_config(family, args.preset, replay.spec.observation_shape), args)
+    config = chosen_config(family, args, replay.spec.observation_shape)
     name = args.name or f"{family}-{replay.spec.world}"
     out = args.out or user_directory() / new_name(family, replay.spec.world)
     launcher = ["python"] if ranks.count == 1 else ["torchrun", "--nproc-per-node", str(ranks.count)]
@@ -188,20 +196,10 @@ def fit_and_tell(args: Args, ranks: Ranks) -> None:
         print(f"saved {out}\ngymnasium.make({dreamenvs.register(out)!r}) dreams it")
 
 
-def with_updates(config: Any, args: Args) -> Any:
-    """The config with as many updates as the command line asks for."""
-    chosen = config.optimization
+def chosen_config(family: str, args: Args, frame: tuple[int, ...] = (3, 40, 40)) -> Any:
+    """The preset's config for frames (C, H, W), with what the command line changes in it."""
     asked = {"tokenizer": args.tokenizer_updates, "dynamics": args.dynamics_updates, "joint": args.joint_updates}
-    given = {name: updates for name, updates in asked.items() if updates is not None}
-    known = ("tokenizer", "dynamics") if isinstance(chosen, TurnsOptimization) else ("joint",)
-    for name in given:
-        if name not in known:
-            options = " and ".join(f"--{each}-updates" for each in known)
-            raise SystemExit(f"--{name}-updates: the preset {args.preset} of {args.family} has {options}")
-    if isinstance(chosen, JointOptimization):
-        return replace(config, optimization=replace(chosen, updates=given.get("joint", chosen.updates)))
-    turns = {name: replace(getattr(chosen, name), updates=updates) for name, updates in given.items()}
-    return replace(config, optimization=replace(chosen, **turns))
+    return with_updates(vary(model_config(family, args.preset, frame), args.variant), asked, args.update_share)
 
 
 def open_replay(args: Args) -> Replay:
@@ -221,7 +219,10 @@ def open_replay(args: Args) -> Replay:
     if args.data is not None and args.env is None:
         raise SystemExit(f"there are no episodes in {directory}; with --env they are collected first")
     print(f"collecting {args.collect_steps:,} steps of {env} into {directory}")
-    return collect_into(directory, choose_source(env), default_policy(env), args.collect_steps, seed=args.seed)
+    policy = args.policy or default_policy(env)
+    return collect_into(
+        directory, choose_source(env), policy, args.collect_steps, seed=args.seed, num_envs=args.num_envs
+    )
 
 
 def fit_dream(

@@ -46,8 +46,11 @@ def main(args: Args) -> None:
     found = {run: results for run in study.runs() if (results := directory.results(run)) is not None}
     if not found:
         raise SystemExit(f"no run of {args.study} is finished yet: python training/suite.py goes on with it")
-    figures = compute(collect_returns(found, study.report), study.worlds, study.families, args.resamples)
-    curves = collect_curves(found, study.report)
+    settings = study.report
+    returns = collect_numbers(found, settings.score)
+    measures = {name: collect_numbers(found, path) for name, path in settings.measures.items()}
+    figures = compute(returns, study.worlds, study.families, args.resamples, measures, settings.claims)
+    curves = collect_curves(found, settings)
     command = shlex.join(["python", "training/report.py", str(args.study)])
     pictures = draw(out, figures, curves)
     write_file(out / "results.json", dump_json({"study": study.name, "command": command, **to_plain(figures)}))
@@ -58,9 +61,12 @@ def main(args: Args) -> None:
 
 
 def look_up(results: Any, path: str, where: str) -> Any:
-    """The value under keys with points between them."""
+    """The value under keys with points between them; of a list, the number of the place is the key."""
     value = results
     for key in path.split("."):
+        if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+            continue
         if not isinstance(value, dict) or key not in value:
             there = ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
             raise SystemExit(
@@ -70,15 +76,17 @@ def look_up(results: Any, path: str, where: str) -> Any:
     return value
 
 
-def collect_returns(found: dict[Run, dict[str, Any]], config: ReportConfig) -> dict[str, dict[str, dict[int, float]]]:
-    """The returns of all runs, by method, world and seed."""
-    returns: dict[str, dict[str, dict[int, float]]] = {}
+def collect_numbers(found: dict[Run, dict[str, Any]], path: str) -> dict[str, dict[str, dict[int, float]]]:
+    """A number of all runs, by method, world and seed; null, where there was nothing to measure, is not a number."""
+    numbers: dict[str, dict[str, dict[int, float]]] = {}
     for run, results in found.items():
-        score = look_up(results, config.score, f"the results file of {run.key}")
-        if isinstance(score, bool) or not isinstance(score, int | float):
-            raise SystemExit(f"{config.score!r} of {run.key} is {score!r}; it must be a number")
-        returns.setdefault(run.method, {}).setdefault(run.env, {})[run.seed] = float(score)
-    return returns
+        value = look_up(results, path, f"the results file of {run.key}")
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise SystemExit(f"{path!r} of {run.key} is {value!r}; it must be a number")
+        by_world = numbers.setdefault(run.method, {}).setdefault(run.env, {})
+        if value is not None:
+            by_world[run.seed] = float(value)
+    return numbers
 
 
 def collect_curves(found: dict[Run, dict[str, Any]], config: ReportConfig) -> dict[str, dict[str, list[Curve]]]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
 import numpy as np
 from report_published import Cited, CitedCurve, cite, cite_curve, normalizable, normalize
+from study import Claim
 
 from dreamenvs.evaluation.aggregates import Profile, aggregate, performance_profile, probability_of_improvement
 from dreamenvs.evaluation.aggregates import Scores as Matrix
 from dreamenvs.evaluation.results import to_json
-from dreamenvs.evaluation.statistics import RESAMPLES, Estimate, Samples, estimate_mean
+from dreamenvs.evaluation.statistics import RESAMPLES, Estimate, Samples, estimate_gap, estimate_mean
 
 Returns = Mapping[str, Mapping[str, Mapping[int, float]]]
 """The return of each run, by method, world and seed."""
@@ -28,6 +29,20 @@ class Curve(NamedTuple):
     scores: Samples
 
 
+class Comparison(NamedTuple):
+    """What became of a claim."""
+
+    text: str
+    first: str
+    second: str
+    measure: str
+    differences: dict[str, Estimate]
+    """By world: the first's mean minus the second's."""
+    verdict: str
+    """`holds` or `does not hold`, where the intervals of all worlds say so, `mixed` where worlds disagree, and
+    `undecided` otherwise."""
+
+
 class Figures(NamedTuple):
     """All that a report states, and its plots show."""
 
@@ -37,6 +52,9 @@ class Figures(NamedTuple):
     """The return of each run, by world, method and seed."""
     returns: dict[str, dict[str, Estimate]]
     """The mean over runs, by world and method."""
+    measures: dict[str, dict[str, dict[str, Estimate]]]
+    """The means of other numbers over runs, by world, method and name."""
+    claims: list[Comparison]
     seeds: dict[str, list[int]]
     """By method, those that are finished in every world: the figures that follow are of them."""
     aggregates: dict[str, dict[str, Estimate]]
@@ -51,9 +69,16 @@ class Figures(NamedTuple):
     """Of a paper's scores in the worlds of the study, where it has all of them; by method and kind."""
 
 
-def compute(runs: Returns, worlds: Sequence[str], families: Sequence[str], resamples: int = RESAMPLES) -> Figures:
+def compute(
+    runs: Returns,
+    worlds: Sequence[str],
+    families: Sequence[str],
+    resamples: int = RESAMPLES,
+    measures: Mapping[str, Returns] | None = None,
+    claims: Sequence[Claim] = (),
+) -> Figures:
     """Every figure; the bootstrap is seeded, so that it is always the same."""
-    rng = np.random.default_rng(0)
+    rng, measures = np.random.default_rng(0), measures or {}
     by_world = {w: {m: dict(sorted(each[w].items())) for m, each in runs.items() if w in each} for w in worlds}
     returns = {
         world: {m: estimate_mean(np.array(list(s.values())), rng, resamples) for m, s in each.items()}
@@ -68,6 +93,10 @@ def compute(runs: Returns, worlds: Sequence[str], families: Sequence[str], resam
         unit="human-normalised score" if human else "return",
         runs={world: each for world, each in by_world.items() if each},
         returns={world: each for world, each in returns.items() if each},
+        measures=_measures(measures, worlds, list(runs), rng, resamples),
+        claims=[
+            _compare(claim, {"return": runs, **measures}[claim.measure], worlds, rng, resamples) for claim in claims
+        ],
         seeds=seeds,
         aggregates={m: _aggregates(each, rng, resamples, human=human) for m, each in matrices.items()},
         improvements=_improvements(matrices, rng, resamples),
@@ -105,6 +134,40 @@ def _aggregates(scores: Matrix, rng: np.random.Generator, resamples: int, *, hum
     found = aggregate(scores, rng, resamples)
     # What a run falls short of 1 means something where 1 is what people earn.
     return {kind: getattr(found, kind) for kind in KINDS if human or kind != "optimality_gap"}
+
+
+def _measures(
+    measures: Mapping[str, Returns],
+    worlds: Sequence[str],
+    methods: Sequence[str],
+    rng: np.random.Generator,
+    resamples: int,
+) -> dict[str, dict[str, dict[str, Estimate]]]:
+    found: dict[str, dict[str, dict[str, Estimate]]] = {}
+    for world, method in product(worlds, methods):
+        known = {name: _numbers(each, method, world) for name, each in measures.items()}
+        means = {name: estimate_mean(each, rng, resamples) for name, each in known.items() if len(each)}
+        if means:
+            found.setdefault(world, {})[method] = means
+    return found
+
+
+def _compare(
+    claim: Claim, numbers: Returns, worlds: Sequence[str], rng: np.random.Generator, resamples: int
+) -> Comparison:
+    differences, votes = {}, set()
+    for world in worlds:
+        first, second = (_numbers(numbers, method, world) for method in (claim.first, claim.second))
+        if len(first) and len(second):
+            gap = differences[world] = estimate_gap(first, second, rng, resamples)
+            more = 1 if gap.low > 0 else -1 if gap.high < 0 else 0  # an interval of one run is NaN
+            votes.add(-more if claim.less else more)
+    verdict = {(1,): "holds", (-1,): "does not hold"}.get(tuple(votes), "mixed" if {1, -1} <= votes else "undecided")
+    return Comparison(claim.text, claim.first, claim.second, claim.measure, differences, verdict)
+
+
+def _numbers(numbers: Returns, method: str, world: str) -> Samples:
+    return np.array(list(numbers.get(method, {}).get(world, {}).values()), np.float64)
 
 
 def _improvements(

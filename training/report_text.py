@@ -34,6 +34,8 @@ def render(
         _overview(study, finished, figures),
         *_missing(study, finished, failed),
         f"## Returns\n\n{_returns(figures)}",
+        *_measures(figures),
+        *_claims(figures),
         *_aggregates(figures),
         *_improvements(figures),
         *(f"![{CAPTIONS[name]}]({name})" for name in pictures),
@@ -87,6 +89,35 @@ def _returns(figures: Figures) -> str:
     columns = ["world", *(f"{method} (runs)" for method in methods), *(f"{name}, published" for name in papers)]
     sources = [f"- {name}, published: {source}" for name, source in papers.items()]
     return "\n\n".join([markdown_table(columns, rows), *(["\n".join(sources)] if sources else [])])
+
+
+def _measures(figures: Figures) -> list[str]:
+    parts = []
+    for world, methods in figures.measures.items():
+        names = list(dict.fromkeys(name for each in methods.values() for name in each))
+        rows = [[method, *(show(each.get(name)) for name in names)] for method, each in methods.items()]
+        parts.append(f"### {world}\n\n{markdown_table(['method', *names], rows)}")
+    return ["## Measures", *parts] if parts else []
+
+
+def _claims(figures: Figures) -> list[str]:
+    if not figures.claims:
+        return []
+    worlds = list(figures.returns)
+    rows = [
+        [
+            claim.text,
+            f"{claim.measure}: {claim.first} − {claim.second}",
+            *(show(claim.differences.get(world)) for world in worlds),
+            f"**{claim.verdict}**",
+        ]
+        for claim in figures.claims
+    ]
+    text = (
+        "Differences of means over runs. A claim holds, or does not, where the intervals of all worlds lie on one side "
+        "of zero; it is mixed where they lie on different sides, and undecided where one holds zero."
+    )
+    return [f"## Claims\n\n{text}\n\n{markdown_table(['claim', 'difference', *worlds, 'at this scale'], rows)}"]
 
 
 def _aggregates(figures: Figures) -> list[str]:

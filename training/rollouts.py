@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from measuring import count_gflop, timed
+from measuring import GEMM_GFLOP, count_gflop, gemm_seconds, interleave, timed
 from presets import model_config
 
 from dreamenvs import tree
@@ -132,6 +132,25 @@ class Rollout:
         step = sum(counts) / len(counts)
         frame = count_gflop(lambda: self.model.decode(counted.state))
         return {"tokens": step * 1e3 / COUNTED_ROWS, "pixels": (step + frame) * 1e3 / COUNTED_ROWS}
+
+
+@torch.inference_mode()
+def measure_speed(model: Any, context: Segment, horizon: int, rows: int = 64, seconds: float = 2.0) -> dict[str, Any]:
+    """How large a model is, what an imagined step of it takes, and how many it makes from its contexts."""
+    few = tree.map(lambda leaf: leaf[:COUNTED_ROWS], context)
+    rollout = Rollout(model, with_rows(model.observe(few), rows), horizon)
+    mflop = rollout.mflop()["tokens"]
+    times = interleave({"step": rollout.mean_step, "peak": gemm_seconds}, seconds)
+    per_second, peak = rows / times["step"], GEMM_GFLOP / times["peak"]
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "mflop_per_step": round(mflop, 3),
+        "steps_per_second": round(per_second, 1),
+        "steps_per_second_per_peak_gflops": round(per_second / peak, 3),
+        "peak_gflops": round(peak, 1),
+        "rows": rows,
+        "threads": torch.get_num_threads(),
+    }
 
 
 class Moment(NamedTuple):

@@ -43,6 +43,20 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a paper says of two methods, to be held against the runs."""
+
+    text: str
+    first: str
+    """A method: a family, or a family and a variant with a space between them."""
+    second: str
+    measure: str = "return"
+    """What the first is said to have more of: the return, or one of `measures`."""
+    less: bool = False
+    """Whether it is said to have less of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportConfig:
     """Where the figures of a report stand in the results file of a run, as keys with points between them."""
 
@@ -54,6 +68,16 @@ class ReportConfig:
     """In a point: the real steps so far."""
     curve_score: str = "mean"
     """In a point: the return after so many."""
+    measures: Mapping[str, str] = field(default_factory=dict)
+    """Other numbers of a run, by the names that the report gives them."""
+    claims: tuple[Claim, ...] = ()
+    """To be held against the runs."""
+
+    def __post_init__(self) -> None:
+        for claim in self.claims:
+            if claim.measure != "return" and claim.measure not in self.measures:
+                known = ", ".join(["return", *self.measures])
+                raise ValueError(f"the claim {claim.text!r} is about {claim.measure!r}; there are {known}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +92,8 @@ class Study:
     seeds: tuple[int, ...] = (0,)
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"": ()})
     """Names, and the extra words that take the place of {options}; the name may be empty."""
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By the names of variants: the families that have them, where it is not all."""
     commands: tuple[tuple[str, ...], ...] = (tuple(USUAL.split()),)
     """One after another, a script of training/ and its words, which may hold {family}, {env}, {seed}, {threads}, and
     {directory} or {name}, which is runs/{name}; {options} is a word of its own. They leave {directory}/results.json."""
@@ -90,6 +116,15 @@ class Study:
                 raise ValueError(f"{word!r} is no family or world; these begin with a letter, and have no braces")
         if not self.variants or any(name and not _NAME.fullmatch(name) for name in self.variants):
             raise ValueError(f"variants are named {list(self.variants)}; name one at least, with letters and digits")
+        for variant, families in self.only.items():
+            if variant not in self.variants or not families or not set(families) <= set(self.families):
+                known = f"variants are {list(self.variants)}, families {list(self.families)}"
+                raise ValueError(f"only has {list(families)} for {variant!r}; {known}")
+        if left := [family for family in self.families if not any(self._has(family, v) for v in self.variants)]:
+            raise ValueError(f"{left[0]!r} has no variant left: every one is for other families only")
+        for claim in self.report.claims:
+            if unknown := {claim.first, claim.second} - (known := set(self.methods())):
+                raise ValueError(f"the claim {claim.text!r} names {sorted(unknown)}; methods are {sorted(known)}")
         if self.threads < 1 or self.retries < 0 or (self.minutes is not None and self.minutes <= 0):
             raise ValueError("threads must be 1 or more, retries 0 or more, and minutes, where given, above 0")
         self._check_commands()
@@ -108,10 +143,19 @@ class Study:
         if not any("{directory}" in word or "{name}" in word for word in words):
             raise ValueError("no command has {directory} or {name}: a run must leave {directory}/results.json")
 
+    def _has(self, family: str, variant: str) -> bool:
+        return family in self.only.get(variant, self.families)
+
+    def methods(self) -> list[str]:
+        """What is compared."""
+        return [method_name(f, v) for f, v in product(self.families, self.variants) if self._has(f, v)]
+
     def runs(self) -> Iterator[Run]:
         """Every run; the seeds go round last, so that a first answer about every family is there early."""
         order = product(self.seeds, self.families, self.worlds, self.variants)
-        return (self._run(family, env, variant, seed) for seed, family, env, variant in order)
+        return (
+            self._run(family, env, variant, seed) for seed, family, env, variant in order if self._has(family, variant)
+        )
 
     def _run(self, family: str, env: str, variant: str, seed: int) -> Run:
         values = {"family": family, "env": env, "seed": str(seed), "threads": str(self.threads)}
@@ -121,6 +165,11 @@ class Study:
         )
         commands = tuple(_fill(each, values) for each in words)
         return Run(family, env, variant, seed, self.threads, commands)
+
+
+def method_name(family: str, variant: str) -> str:
+    """What is compared: the family, and its variant."""
+    return f"{family} {variant}".rstrip()
 
 
 class Run(NamedTuple):
@@ -144,8 +193,8 @@ class Run(NamedTuple):
 
     @property
     def method(self) -> str:
-        """What is compared: the family, and its variant."""
-        return f"{self.family} {self.variant}".rstrip()
+        """What is compared."""
+        return method_name(self.family, self.variant)
 
     @property
     def title(self) -> str:

@@ -302,7 +302,7 @@ def test_a_minari_data_set_becomes_a_dream(script: Any, monkeypatch: pytest.Monk
     ("changes", "message"),
     [
         ({"family": "dreamer"}, "unknown family 'dreamer': choose from stepvq"),
-        ({"joint_updates": 3}, "--joint-updates: the preset small of stepvq has --tokenizer-updates and --dynamics"),
+        ({"joint_updates": 3}, "--joint-updates: what is asked for is fitted with --tokenizer-updates and --dynamics"),
         ({"data": Path("nothing")}, "there are no episodes in nothing; with --env"),
     ],
 )
