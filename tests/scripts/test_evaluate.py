@@ -75,6 +75,10 @@ def test_a_dream_is_measured_and_its_card_says_so(breakout: Path, tmp_path: Path
     results = json.loads((out / "results.json").read_text())
     assert results["fidelity"]["setting"]["steps"] > 50
     assert results["transfer"]["random"]["setting"]["episodes"] == 3
+    model = dreamenvs.load(breakout).model
+    assert results["speed"]["parameters"] == sum(each.numel() for each in model.parameters())  # type: ignore[attr-defined]
+    assert results["speed"]["mflop_per_step"] > 0
+    assert results["speed"]["steps_per_second"] > 0
 
     assert results["video"]["setting"]["videos"] == 9
     assert results["video"]["distance"] == "Fréchet distance on random 3D features (FRVD)"

@@ -45,7 +45,8 @@ def make_study(**changes: Any) -> Any:
             directory.prepare(run)
             value = score(run.method, run.env, run.seed)
             curve = [{"step": step, "mean": value * step / 200} for step in (100, 200, 300)[: 2 + run.seed]]
-            results = {"transfer": {"real": {"mean": value}}, "curve": curve}
+            pixels = [{"psnr": None if run.seed == 2 else 20.0 - value}]
+            results = {"transfer": {"real": {"mean": value}}, "curve": curve, "pixels": pixels}
             outcome = attempt("failed" if run.seed == 9 else "finished", exit_code=int(run.seed == 9))
             for _ in range(3 if run.seed == 9 else 1):
                 directory.record(run, outcome._replace(results=None if run.seed == 9 else json.dumps(results).encode()))
@@ -80,6 +81,39 @@ def test_a_report_states_what_the_runs_did(capsys: pytest.CaptureFixture[str]) -
     for name in ("aggregates", "profiles", "curves"):
         assert f"({name}.png)" in text
         assert Path(f"study/report/{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+CLAIMS = [
+    {"text": "two is better", "first": "two", "second": "one", "verdict": "holds"},
+    {"text": "two is sharper", "first": "two", "second": "one", "measure": "PSNR", "verdict": "does not hold"},
+    {"text": "two is less sharp", "first": "two", "second": "one", "measure": "PSNR", "less": True, "verdict": "holds"},
+]
+
+
+def test_measures_and_claims_are_held_against_the_runs() -> None:
+    claims = [{key: value for key, value in claim.items() if key != "verdict"} for claim in CLAIMS]
+    settings = {"score": "transfer.real.mean", "measures": {"PSNR": "pixels.0.psnr"}, "claims": claims}
+    make_study(report=settings)
+    figures, text = report(), Path("study/report/report.md").read_text()
+    # Of seed 2 there is none.
+    assert figures["measures"][WORLDS[0]]["two"]["PSNR"]["mean"] == pytest.approx(20 - (3 + 6) / 2)
+    assert "| two | 15.5 [14, 17] |" in text
+    for claim, found in zip(CLAIMS, figures["claims"], strict=True):
+        assert found["verdict"] == claim["verdict"]
+        assert f"| **{claim['verdict']}** |" in text
+    gap = figures["claims"][0]["differences"][WORLDS[1]]
+    assert gap["mean"] == pytest.approx(6 - 2)
+    assert 0 < gap["low"] < gap["mean"] < gap["high"]
+
+
+def test_worlds_that_disagree_make_a_claim_mixed() -> None:
+    compute, claim = import_module("report_figures").compute, import_module("study").Claim
+    runs = {"a": {"x": {0: 1.0, 1: 1.1}, "y": {0: 5.0, 1: 5.1}}, "b": {"x": {0: 2.0, 1: 2.1}, "y": {0: 4.0, 1: 4.1}}}
+    (mixed,) = compute(runs, ("x", "y"), (), 200, claims=[claim(text="a wins", first="a", second="b")]).claims
+    assert mixed.verdict == "mixed"
+    one = {"a": {"x": {0: 1.0}}, "b": {"x": {0: 2.0}}}
+    (single,) = compute(one, ("x",), (), 200, claims=[claim(text="a wins", first="a", second="b")]).claims
+    assert single.verdict == "undecided"
 
 
 def test_the_same_results_make_the_same_report() -> None:

@@ -374,6 +374,12 @@ def test_a_run_is_known_by_what_it_is() -> None:
     assert second == ("collect.py", "0", "--b", inside.key)
 
 
+def test_a_variant_may_be_of_some_families_only() -> None:
+    some = study(families=["iris", "rem"], variants={"": [], "wide": ["--wide"]}, only={"wide": ["rem"]}, seeds=[0, 1])
+    assert some.methods() == ["iris", "rem", "rem wide"]
+    assert [(run.method, run.seed) for run in some.runs()] == [(m, s) for s in (0, 1) for m in some.methods()]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -390,6 +396,14 @@ def test_a_run_is_known_by_what_it_is() -> None:
         ({"commands": [["evaluate.py"]]}, r"no command has {directory}"),
         ({"commands": [["evaluate.py", "{directory}"]], "variants": {"a": ["b"]}}, "no command has the word"),
         ({"threads": 0}, "threads must be 1"),
+        ({"only": {"wide": ["iris"]}}, "variants are \\[''\\], families \\['iris'\\]"),
+        ({"only": {"": ["rem"]}}, "only has \\['rem'\\] for ''"),
+        ({"families": ["iris", "rem"], "only": {"": ["rem"]}}, "'iris' has no variant left"),
+        ({"report": {"claims": [{"text": "t", "first": "iris", "second": "rem"}]}}, "methods are \\['iris'\\]"),
+        (
+            {"report": {"claims": [{"text": "t", "first": "iris", "second": "iris", "measure": "F1"}]}},
+            "is about 'F1'; there are return",
+        ),
     ],
 )
 def test_what_no_study_may_be_is_named(changes: dict[str, Any], message: str) -> None:

@@ -1,0 +1,61 @@
+"""Variants of presets: each changes the one part that a paper compares."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dreamenvs.models import FAMILIES
+from dreamenvs.models.frame_token import NoFrameTokenConfig
+from dreamenvs.priors.factorized import CrossEntropyObjective, KLObjective
+from dreamenvs.types import DiscreteActions, WorldSpec
+
+TRAINING = Path(__file__).resolve().parents[2] / "training"
+SPEC = WorldSpec(world="Cells", observation_shape=(3, 40, 40), actions=DiscreteActions(count=3))
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TRAINING))
+
+
+def vary(family: str, variant: str | None, preset: str = "small") -> Any:
+    return import_module("variants").vary(import_module("presets").model_config(family, preset), variant)
+
+
+@pytest.mark.parametrize("family", ["STEPVQ", "STEPVQT", "CB", "CBT"])
+def test_kl_and_cross_entropy_differ_in_the_objective_alone(family: str) -> None:
+    kl, ce, usual = (vary(family, variant) for variant in ("kl", "ce", None))
+    assert isinstance(kl.prior.objective, KLObjective)
+    assert isinstance(ce.prior.objective, CrossEntropyObjective)
+    same = replace(ce.prior, objective=kl.prior.objective, unimix=kl.prior.unimix)
+    assert replace(ce, prior=same) == kl
+    for config in (kl, ce):
+        (stage,) = FAMILIES[family].build(config, SPEC).stages()
+        assert stage.name == "world_model"
+        assert replace(config, prior=usual.prior, optimization=usual.optimization) == usual
+
+
+def test_only_delta_iris_can_do_without_frames() -> None:
+    assert isinstance(vary("DeltaIRIS", "no-i-tokens").frame_token, NoFrameTokenConfig)
+    FAMILIES["DeltaIRIS"].build(vary("DeltaIRIS", "no-i-tokens"), SPEC)
+    with pytest.raises(SystemExit, match="no other family has I-tokens"):
+        vary("IRIS", "no-i-tokens")
+    with pytest.raises(SystemExit, match="the variant kl is for STEP-VQ"):
+        vary("REM", "kl")
+    with pytest.raises(SystemExit, match="there are the variants kl, ce, no-i-tokens, not 'none'"):
+        vary("REM", "none")
+
+
+def test_a_share_of_the_updates_is_made() -> None:
+    with_updates = import_module("variants").with_updates
+    turns = with_updates(vary("STEPVQ", None), {"tokenizer": None, "dynamics": 7}, 0.1).optimization
+    assert (turns.tokenizer.updates, turns.dynamics.updates) == (150, 7)
+    assert with_updates(vary("STORM", None), {}, 1e-9).optimization.updates == 1
+    assert with_updates(vary("STORM", None), {"joint": None}) == vary("STORM", None)
+    with pytest.raises(SystemExit, match="--update-share is 0; it is above 0"):
+        with_updates(vary("STORM", None), {}, 0)
