@@ -52,6 +52,8 @@ def measure_agent(model: Any, family: str, size: Size, count: int, seconds: floa
             return bare.mean_step()
 
     def imagining() -> list[float]:
+        with torch.no_grad():
+            bare.step()  # so that the first step finds the weights in the caches, as the model's alone does
         moment = fresh()
         return [timed(lambda: imagine(model, agent, moment, horizon, seeds)) / horizon]
 
