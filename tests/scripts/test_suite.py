@@ -52,8 +52,9 @@ if "nothing" not in options:
 """
 """A run that can go on: it counts, and where it is told to it fails, waits to be stopped, or kills who started it."""
 SUITE = """
-import sys
+import signal, sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it would be ignored
 sys.path.insert(0, sys.argv[1])
 import suite, tyro
 raise SystemExit(suite.main(tyro.cli(suite.Args, args=sys.argv[2:]), {"counting.py": Path("counting.py")}))
@@ -61,7 +62,8 @@ raise SystemExit(suite.main(tyro.cli(suite.Args, args=sys.argv[2:]), {"counting.
 """The suite with a script of the test's own in the place of those in training/."""
 
 CLUSTER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import ray
 context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
 print(context.address_info["gcs_address"], flush=True)
