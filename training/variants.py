@@ -13,6 +13,7 @@ from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.models.turns import TurnsOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, KLObjective
 from dreamenvs.tokenizers.categorical import CategoricalConfig
+from dreamenvs.tokenizers.vq import VQConfig
 
 VARIANTS = ("kl", "ce", "no-i-tokens")
 AT_ONCE = JointOptimization(
@@ -42,8 +43,14 @@ def vary(config: Any, variant: str | None) -> Any:
     # A categorical posterior that becomes certain has no gradient left.
     unimix = 0.01 if isinstance(config.tokenizer, CategoricalConfig) and variant == "kl" else 0.0
     prior = replace(config.prior, objective=objective, **({"unimix": unimix} if unimix else {}))
-    optimization = AT_ONCE if isinstance(config.optimization, TurnsOptimization) else config.optimization
-    return replace(config, prior=prior, optimization=optimization)
+    if not isinstance(config.optimization, TurnsOptimization):
+        return replace(config, prior=prior)
+    tokenizer = config.tokenizer
+    if isinstance(tokenizer, VQConfig):
+        # Codes that restart take over what others stood for. A tokenizer that is fitted by itself can afford it, but
+        # dynamics that learn meanwhile find other names for the same cells in every batch, and learn nothing.
+        tokenizer = replace(tokenizer, revival=0.0, decay=0.99)
+    return replace(config, tokenizer=tokenizer, prior=prior, optimization=AT_ONCE)
 
 
 def with_updates(config: Any, updates: Mapping[str, int | None], share: float = 1.0) -> Any:
