@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tyro
 
 from dreamenvs.config import ConfigError, from_json
 
@@ -374,6 +375,16 @@ def test_a_run_is_known_by_what_it_is() -> None:
     first, second = inside.filled()
     assert first == ("evaluate.py", "a0", f"runs/{inside.key}/iris", "{0")
     assert second == ("collect.py", "0", "--b", inside.key)
+
+
+@pytest.mark.parametrize("path", sorted((TRAINING / "studies").glob("*.json")), ids=lambda path: path.stem)
+def test_the_studies_at_hand_ask_for_what_scripts_know(path: Path) -> None:
+    here = import_module("study").read_study(path)
+    methods = {run.method: run for run in here.runs()}
+    assert list(methods) == here.methods()
+    for run in methods.values():
+        for script, *words in run.filled():
+            tyro.cli(import_module(script.removesuffix(".py")).Args, args=words)
 
 
 def test_a_variant_may_be_of_some_families_only() -> None:
