@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,10 @@ from dreamenvs.types import Segment, WorldSpec
 
 SHARE = 8
 """A batch is measured with an eighth of its rows, and multiplied: a whole one may take minutes on a small machine."""
+QUICK = 4.0
+"""Where that comes to fewer seconds, the whole batch is measured instead: few rows cost more each than many."""
+PADDED = 16
+"""Fewer rows are filled up to as many while dreaming, so that fewer would be counted too dear."""
 
 
 class Cost(NamedTuple):
@@ -49,27 +54,40 @@ def estimate_costs(online: Online, preset: Preset) -> str:
 
 
 def _stage_cost(model: Any, stage: Stage, updates: int) -> Cost:
-    rows = max(1, stage.rows // SHARE)
-    segment = random_segment(model.spec, rows, stage.length)
-
-    def update() -> None:
-        seen = segment
-        if stage.prepare is not None:
-            with torch.no_grad():
-                tokens = stage.prepare(segment.observations.flatten(0, 1))
-            seen = segment._replace(observations=tokens.reshape(*segment.rewards.shape, -1))
-        stage.loss(seen).total.backward()  # type: ignore[no-untyped-call]
-
     model.train()
-    return _measure(stage.name, updates, stage.rows / rows, update)
+
+    def prepare(rows: int) -> Callable[[], None]:
+        segment = random_segment(model.spec, rows, stage.length)
+
+        def update() -> None:
+            seen = segment
+            if stage.prepare is not None:
+                with torch.no_grad():
+                    tokens = stage.prepare(segment.observations.flatten(0, 1))
+                seen = segment._replace(observations=tokens.reshape(*segment.rewards.shape, -1))
+            stage.loss(seen).total.backward()  # type: ignore[no-untyped-call]
+
+        return update
+
+    return _measure_some(stage.name, updates, stage.rows, 1, prepare)
 
 
 def _agent_cost(model: Any, learner: Any, preset: Preset, updates: int) -> Cost:
     learning = preset.agent.learning
-    rows = max(1, learning.rows // SHARE)
-    context = random_segment(model.spec, rows, learning.context)
     model.eval()
-    return _measure("agent", updates, learning.rows / rows, lambda: learner.update(model, context, 0))
+
+    def prepare(rows: int) -> Callable[[], None]:
+        context = random_segment(model.spec, rows, learning.context)
+        return lambda: learner.update(model, context, 0)
+
+    return _measure_some("agent", updates, learning.rows, PADDED, prepare)
+
+
+def _measure_some(name: str, updates: int, rows: int, least: int, prepare: Callable[[int], Callable[[], None]]) -> Cost:
+    """Of a part of a batch's rows, and of all where that takes no time."""
+    part = min(rows, max(least, rows // SHARE))
+    cost = _measure(name, updates, rows / part, prepare(part))
+    return cost if part == rows or cost.seconds > QUICK else _measure(name, updates, 1.0, prepare(rows))
 
 
 def _measure(name: str, updates: int, scale: float, update: Any) -> Cost:
