@@ -12,6 +12,8 @@ from study_directory import StudyDirectory
 
 from dreamenvs.evaluation.statistics import LEVEL, Estimate
 
+WIDE = 6
+"""Columns of a table that people read with ease; one with more, and with fewer rows, is laid on its side."""
 CAPTIONS = {
     "aggregates.png": "Aggregates and their intervals",
     "profiles.png": "Performance profiles: the share of runs above each score",
@@ -87,6 +89,8 @@ def _returns(figures: Figures) -> str:
             [world, *cells, *(f"{known[name].episode_return:.4g}" if name in known else "–" for name in papers)]
         )
     columns = ["world", *(f"{method} (runs)" for method in methods), *(f"{name}, published" for name in papers)]
+    if len(columns) > WIDE > len(rows):
+        columns, *rows = map(list, zip(columns, *rows, strict=True))
     sources = [f"- {name}, published: {source}" for name, source in papers.items()]
     return "\n\n".join([markdown_table(columns, rows), *(["\n".join(sources)] if sources else [])])
 

@@ -152,6 +152,15 @@ def test_what_results_lack_is_named(settings: dict[str, str], message: str) -> N
         report()
 
 
+def test_a_table_with_many_methods_has_a_line_for_each() -> None:
+    families = [f"family{number}" for number in range(8)]
+    make_study(families=families, seeds=[0])
+    report()
+    text = Path("study/report/report.md").read_text()
+    assert "| world | Count/Up-v0 | Count/Down-v0 |" in text
+    assert "| family7 (runs) | 1 (1) | 11 (1) |" in text
+
+
 def test_there_is_nothing_to_report_of() -> None:
     with pytest.raises(SystemExit, match="holds no study"):
         report()
