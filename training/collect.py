@@ -17,6 +17,7 @@ import numpy as np
 import tyro
 from cartpole import CartpoleSwingup, states_of
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from minatar_players import PLAYERS
 from numpy.typing import NDArray
 from policies import BURST, EPSILONS, PongTracker
 from tqdm import tqdm
@@ -49,7 +50,8 @@ class Args:
     """Agent steps, over all episodes."""
     policy: PolicyName = "random"
     """`persistent` holds each random move for a while, and so gets to where single moves would take it back; `tracker`
-    is a scripted player of ALE/Pong with random bursts, `swingup` one of dm_control's cartpole."""
+    is a scripted player of ALE/Pong and of MinAtar's Breakout and Freeway with random bursts, `swingup` one of
+    dm_control's cartpole."""
     dream: str | None = None
     """Instead of --policy: PPO that learned in this dream, an id or a path, mixed with random moves (needs sb3)."""
     ppo_steps: int = 400_000
@@ -131,9 +133,11 @@ def build_policy(
         if rows is None or not env_id.startswith("dm_control/cartpole-"):
             raise SystemExit(f"swingup plays dm_control/cartpole only, not {env_id}; use the persistent policy")
         return EpsilonPolicy(CartpoleSwingup(states_of(rows)), space, epsilons, seed + 1, burst=BURST)
-    if not env_id.startswith("ALE/Pong-"):
-        raise SystemExit(f"the tracker plays ALE/Pong only, not {env_id}; use the random policy")
-    return EpsilonPolicy(PongTracker(seed), space, epsilons, seed + 1, burst=BURST)
+    if not env_id.startswith("ALE/Pong-") and env_id not in PLAYERS:
+        known = ", ".join(PLAYERS)
+        raise SystemExit(f"the tracker plays ALE/Pong, {known} only, not {env_id}; use the random policy")
+    player: Policy = PLAYERS[env_id]() if env_id in PLAYERS else PongTracker(seed)
+    return EpsilonPolicy(player, space, epsilons, seed + 1, burst=BURST)
 
 
 def learn_policy(dream: str, source: SourceEnv, steps: int, seed: int) -> Policy:

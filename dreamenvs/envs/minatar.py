@@ -57,7 +57,7 @@ class MinAtarEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         )
         self._actions: list[int] = self._game.minimal_action_set() if minimal else list(range(6))
         height, width, channels = self._game.state_shape()
-        self._colours = _colours(channels)
+        self._colours = colours(channels)
         shape = (height * config.scale, width * config.scale, 3 if config.drawing == "rgb" else channels)
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(self._actions))
@@ -95,8 +95,8 @@ class MinAtarEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return image
 
 
-def _colours(channels: int) -> NDArray[np.uint8]:
+def colours(channels: int) -> NDArray[np.uint8]:
     """(1 + channels, 3): black for an empty cell, then evenly spaced hues, alternating in brightness."""
     hues = [colorsys.hsv_to_rgb(i / channels, 0.85, 1.0 if i % 2 == 0 else 0.7) for i in range(channels)]
-    colours: NDArray[np.uint8] = np.rint(np.array([(0.0, 0.0, 0.0), *hues]) * 255).astype(np.uint8)
-    return colours
+    painted: NDArray[np.uint8] = np.rint(np.array([(0.0, 0.0, 0.0), *hues]) * 255).astype(np.uint8)
+    return painted
