@@ -10,10 +10,19 @@ import numpy as np
 from report_published import Cited, CitedCurve, cite, cite_curve, normalizable, normalize
 from study import Claim
 
-from dreamenvs.evaluation.aggregates import Profile, aggregate, performance_profile, probability_of_improvement
-from dreamenvs.evaluation.aggregates import Scores as Matrix
 from dreamenvs.evaluation.results import to_json
-from dreamenvs.evaluation.statistics import RESAMPLES, Estimate, Samples, estimate_gap, estimate_mean
+from dreamenvs.evaluation.statistics import (
+    RESAMPLES,
+    Estimate,
+    Profile,
+    Samples,
+    aggregate,
+    estimate_gap,
+    estimate_mean,
+    performance_profile,
+    probability_of_improvement,
+)
+from dreamenvs.evaluation.statistics import Scores as Matrix
 
 Returns = Mapping[str, Mapping[str, Mapping[int, float]]]
 """The return of each run, by method, world and seed."""

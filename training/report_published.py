@@ -10,7 +10,7 @@ import numpy as np
 
 from dreamenvs.envs.catalog import ATARI, WORLDS
 from dreamenvs.evaluation import published
-from dreamenvs.evaluation.aggregates import Scores, human_normalized
+from dreamenvs.evaluation.statistics import Scores, human_normalized
 
 
 class Column(NamedTuple):

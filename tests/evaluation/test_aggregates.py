@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dreamenvs.evaluation import aggregates
-from dreamenvs.evaluation.aggregates import (
+from dreamenvs.evaluation import statistics
+from dreamenvs.evaluation.statistics import (
     aggregate,
     estimate_figure,
     human_normalized,
@@ -74,19 +74,19 @@ def naive(figure: str, scores: NDArray[np.float64]) -> float:
     return 1 - sum(min(value, 1) for value in runs) / len(runs)
 
 
-@pytest.mark.parametrize("figure", list(aggregates.FIGURES))
+@pytest.mark.parametrize("figure", list(statistics.FIGURES))
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (5, 26), (4, 3)])
 def test_figures_against_plain_python(figure: str, shape: tuple[int, int]) -> None:
     scores = rng().normal(0.8, 1.0, (6, *shape))
     expected = [naive(figure, part) for part in scores]
-    assert aggregates.FIGURES[figure](scores).tolist() == pytest.approx(expected)
+    assert statistics.FIGURES[figure](scores).tolist() == pytest.approx(expected)
 
 
 def test_intervals_against_a_loop_over_resamples() -> None:
     scores = rng(1).normal(0.8, 1.0, (4, 5))
     found = aggregate(scores, rng(), resamples=200)
     drawn = rng().integers(4, size=(200, 4, 5))
-    for name in aggregates.FIGURES:
+    for name in statistics.FIGURES:
         values = []
         for indices in drawn:
             resample = np.array([[scores[indices[run, task], task] for task in range(5)] for run in range(4)])
@@ -176,10 +176,10 @@ def test_probability_of_improvement_against_a_loop_over_pairs() -> None:
 def test_computing_in_parts_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = rng().normal(size=(4, 5))
     whole = aggregate(scores, rng(), 100), performance_profile(scores, [0.0], rng(), 100).low
-    monkeypatch.setattr(aggregates, "_AT_ONCE", 90)
+    monkeypatch.setattr(statistics, "_AT_ONCE", 90)
     assert aggregate(scores, rng(), 100) == whole[0]
     assert np.array_equal(performance_profile(scores, [0.0], rng(), 100).low, whole[1])
-    sizes = [len(part) for part in aggregates._resampled(scores, rng(), 10)]
+    sizes = [len(part) for part in statistics._resampled(scores, rng(), 10)]
     assert sizes == [4, 4, 2]
 
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from dreamenvs.evaluation import aggregates, published
+from dreamenvs.evaluation import published, statistics
 from dreamenvs.evaluation.published.tables import parse
 
 TABLES = [(name, key) for name in published.NAMES for key in published.load(name).tables]
@@ -44,9 +44,9 @@ def test_aggregates_come_out_as_printed(
     paper: str, table: str, method: str, mean: str, median: str, superhuman: int
 ) -> None:
     scores = hns(paper, table, method)[None]
-    for text, figure in ((mean, aggregates.mean), (median, aggregates.median)):
+    for text, figure in ((mean, statistics.mean), (median, statistics.median)):
         assert abs(float(figure(scores)) - float(text)) <= parse(text).half + 1e-9
-    assert aggregates.superhuman(scores) == superhuman
+    assert statistics.superhuman(scores) == superhuman
 
 
 def test_every_printed_aggregate_is_right_or_among_the_disagreements() -> None:
@@ -107,7 +107,7 @@ def test_printed_gaps_are_no_smaller_than_those_of_the_means() -> None:
     for name, key in TABLES:
         table = published.load(name).tables[key]
         for method, printed in table.aggregates.get("optimality_gap", {}).items():
-            gap = float(aggregates.optimality_gap(table.normalized(method)[None]))
+            gap = float(statistics.optimality_gap(table.normalized(method)[None]))
             assert printed.value + printed.half >= gap - 0.002, (name, key, method)  # tables are rounded, too
             checked += 1
     assert checked == 24
@@ -184,6 +184,6 @@ def test_files_are_part_of_the_package() -> None:
 def test_published_methods_can_be_compared_with_each_other() -> None:
     """One "run" a game, the mean: no interval, and the value that the means give."""
     rem, iris = hns("rem", "atari_100k", "REM")[None], hns("rem", "atari_100k", "IRIS")[None]
-    chance = aggregates.probability_of_improvement(rem, iris, np.random.default_rng(0), resamples=5)
+    chance = statistics.probability_of_improvement(rem, iris, np.random.default_rng(0), resamples=5)
     assert chance.mean == np.mean(rem > iris)
     assert math.isnan(chance.low)

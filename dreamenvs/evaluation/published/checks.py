@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dreamenvs.evaluation import aggregates
+from dreamenvs.evaluation import statistics
 from dreamenvs.evaluation.published.tables import NAMES, Column, Printed, Table, load
 
 # A table holds no runs: of its means alone, these are the aggregates that follow.
-_FIGURES = {"mean": aggregates.mean, "median": aggregates.median, "superhuman": aggregates.superhuman}
+_FIGURES = {"mean": statistics.mean, "median": statistics.median, "superhuman": statistics.superhuman}
 _ROUNDING = 1e-9
 
 
@@ -133,7 +133,7 @@ def _range(table: Table, method: str, *, normalized: bool) -> _Range:
     corners = []
     for sign, low, high in product((-1, 1), repeat=3):
         (least, most) = (column[:, 0] + side * column[:, 1] for column, side in zip(anchors, (low, high), strict=True))
-        corners.append(aggregates.human_normalized(scores + sign * half, least, most))
+        corners.append(statistics.human_normalized(scores + sign * half, least, most))
     return _Range(values, np.min(corners, axis=0), np.max(corners, axis=0))
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dreamenvs.evaluation.aggregates import human_normalized
+from dreamenvs.evaluation.statistics import human_normalized
 
 NAMES = ("rem", "delta_iris", "git_storm", "step_vq")
 """What `load` takes."""
