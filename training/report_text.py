@@ -113,15 +113,19 @@ def _claims(figures: Figures) -> list[str]:
             claim.text,
             f"{claim.measure}: {claim.first} − {claim.second}",
             *(show(claim.differences.get(world)) for world in worlds),
+            f"{claim.chance:.2g}",
             f"**{claim.verdict}**",
         ]
         for claim in figures.claims
     ]
     text = (
-        "Differences of means over runs. A claim holds, or does not, where the intervals of all worlds lie on one side "
-        "of zero; it is mixed where they lie on different sides, and undecided where one holds zero."
+        "Differences of means over runs. p is that of an exact permutation test over all worlds: how often runs that "
+        f"were dealt out at random would differ as much. Up to {1 - LEVEL:.2g} a claim holds, or does not; above, it "
+        "is undecided. Three runs of two methods in one world cannot come below 0.1. No correction is made for there "
+        "being several claims."
     )
-    return [f"## Claims\n\n{text}\n\n{markdown_table(['claim', 'difference', *worlds, 'at this scale'], rows)}"]
+    table = markdown_table(["claim", "difference", *worlds, "p", "at this scale"], rows)
+    return [f"## Claims\n\n{text}\n\n{table}"]
 
 
 def _aggregates(figures: Figures) -> list[str]:
