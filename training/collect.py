@@ -17,7 +17,7 @@ import numpy as np
 import tyro
 from cartpole import CartpoleSwingup, states_of
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from minatar_players import PLAYERS
+from minatar_players import PLAYERS, MinAtarPlayer
 from numpy.typing import NDArray
 from policies import BURST, EPSILONS, PongTracker
 from tqdm import tqdm
@@ -136,7 +136,7 @@ def build_policy(
     if not env_id.startswith("ALE/Pong-") and env_id not in PLAYERS:
         known = ", ".join(PLAYERS)
         raise SystemExit(f"the tracker plays ALE/Pong, {known} only, not {env_id}; use the random policy")
-    player: Policy = PLAYERS[env_id]() if env_id in PLAYERS else PongTracker(seed)
+    player: Policy = MinAtarPlayer(env_id) if env_id in PLAYERS else PongTracker(seed)
     return EpsilonPolicy(player, space, epsilons, seed + 1, burst=BURST)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,43 +21,39 @@ STAY, LEFT, RIGHT = 0, 1, 2
 UP = 1
 
 
-class BreakoutPlayer:
-    """Moves the paddle to where the ball will come down, once the bricks have thrown it back."""
-
-    def predict(
-        self,
-        observation: NDArray[np.uint8],
-        state: Any = None,
-        episode_start: NDArray[np.bool_] | None = None,
-        deterministic: bool = False,
-    ) -> tuple[NDArray[np.int64], None]:
-        """Actions (N,), deterministic in any case."""
-        field, paint = cells(observation), colours(CHANNELS)
-        (trail_row, trail), (_, paddle) = find(field, paint[TRAIL]), find(field, paint[PADDLE])
-        ball_row, ball = find(field, paint[BALL], otherwise=(trail_row, trail))
-        steps = np.where(ball_row < trail_row, ball_row + SIDE - 1 - 2 * BRICKS, SIDE - 1 - ball_row)
-        target = mirrored(ball + (ball - trail) * steps)
-        return np.where(target < paddle, LEFT, np.where(target > paddle, RIGHT, STAY)), None
+def follow_ball(observation: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Breakout: the paddle goes to where the ball will come down, once the bricks have thrown it back."""
+    field, paint = cells(observation), colours(CHANNELS)
+    (trail_row, trail), (_, paddle) = find(field, paint[TRAIL]), find(field, paint[PADDLE])
+    ball_row, ball = find(field, paint[BALL], otherwise=(trail_row, trail))
+    steps = np.where(ball_row < trail_row, ball_row + SIDE - 1 - 2 * BRICKS, SIDE - 1 - ball_row)
+    target = mirrored(ball + (ball - trail) * steps)
+    return np.where(target < paddle, LEFT, np.where(target > paddle, RIGHT, STAY))
 
 
-class FreewayPlayer:
-    """Goes up."""
-
-    def predict(
-        self,
-        observation: NDArray[np.uint8],
-        state: Any = None,
-        episode_start: NDArray[np.bool_] | None = None,
-        deterministic: bool = False,
-    ) -> tuple[NDArray[np.int64], None]:
-        """Actions (N,), deterministic in any case."""
-        return np.full(len(observation), UP), None
+def go_up(observation: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Freeway."""
+    return np.full(len(observation), UP)
 
 
-PLAYERS: Mapping[str, type[BreakoutPlayer] | type[FreewayPlayer]] = {
-    "MinAtar/Breakout-v1": BreakoutPlayer,
-    "MinAtar/Freeway-v1": FreewayPlayer,
+PLAYERS: Mapping[str, Callable[[NDArray[np.uint8]], NDArray[np.int64]]] = {
+    "MinAtar/Breakout-v1": follow_ball,
+    "MinAtar/Freeway-v1": go_up,
 }
+"""Actions (N,) for drawn fields (N, H, W, 3)."""
+
+
+class MinAtarPlayer:
+    """The player of a game, as a policy."""
+
+    def __init__(self, env_id: str) -> None:
+        self.choose = PLAYERS[env_id]
+
+    def predict(
+        self, observation: NDArray[np.uint8], state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[NDArray[np.int64], None]:
+        """Actions (N,), deterministic in any case."""
+        return self.choose(observation), None
 
 
 def cells(observation: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -38,6 +38,10 @@ OPTIMIZATION = TurnsOptimization(
     dynamics=TurnConfig(rows=32, length=32, updates=2000, weight_decay=1e-3),
 )
 """Of the small preset: about ten minutes on one core for MinAtar."""
+AT_ONCE = JointOptimization(
+    tokenizer_rate=1e-3, dynamics_rate=1e-3, clip=100.0, rows=16, length=32, updates=1500, warmup=100, decay=0.1
+)
+"""Of small models whose parts are fitted together."""
 CELLS = VQConfig(
     conv=ConvConfig(channels=(32, 48), strides=(2, 2), kernel=2, norm="channel"),
     codes=16,
@@ -130,9 +134,7 @@ def small_storm(paper: StormConfig, frame: tuple[int, ...]) -> StormConfig:
         sequence=replace(paper.sequence, width=256, heads=4, feed_forward=512, dropout=0.0),
         prior=prior,
         head=replace(paper.head, units=128),
-        optimization=JointOptimization(
-            tokenizer_rate=1e-3, dynamics_rate=1e-3, clip=100.0, rows=16, length=32, updates=1500, warmup=100, decay=0.1
-        ),
+        optimization=AT_ONCE,
     )
 
 

@@ -187,10 +187,10 @@ def test_a_player_of_breakout_meets_the_ball(script: ModuleType) -> None:
     hidden = draw((3, 0), (3, 0), 4)
     hidden[12:16, :4] = paint[players.TRAIL]
     frames = [draw((6, 5), (5, 4), 8), draw((5, 7), (4, 6), 2), draw((5, 7), (6, 6), 8), hidden]
-    actions, _ = players.BreakoutPlayer().predict(np.stack(frames))
+    actions = players.follow_ball(np.stack(frames))
     assert actions.tolist() == [players.STAY, players.RIGHT, players.LEFT, players.LEFT]
     with pytest.raises(SystemExit, match="reads colours"):
-        players.BreakoutPlayer().predict(np.zeros((1, 40, 40, 4), np.uint8))
+        players.follow_ball(np.zeros((1, 40, 40, 4), np.uint8))
 
 
 def test_the_tracker_collects_with_bursts_of_random_moves(script: ModuleType) -> None:

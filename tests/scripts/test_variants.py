@@ -32,7 +32,7 @@ def test_kl_and_cross_entropy_differ_in_the_objective_alone(family: str) -> None
     kl, ce, usual = (vary(family, variant) for variant in ("kl", "ce", None))
     assert isinstance(kl.prior.objective, KLObjective)
     assert isinstance(ce.prior.objective, CrossEntropyObjective)
-    same = replace(ce.prior, objective=kl.prior.objective, unimix=kl.prior.unimix)
+    same = replace(ce.prior, objective=kl.prior.objective)
     assert replace(ce, prior=same) == kl
     for config in (kl, ce):
         (stage,) = FAMILIES[family].build(config, SPEC).stages()
