@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dreamenvs.nn.distributions import BINS, masked_mean, two_hot_loss, two_hot_mean
-from dreamenvs.nn.layers import ColumnLinear, RowLayerNorm, RowLinear, RowRMSNorm, RowSiLU
+from dreamenvs.nn.layers import RowLayerNorm, RowLinear, RowRMSNorm, RowSiLU
 
 Activation = Literal["silu", "relu"]
 
@@ -35,7 +35,7 @@ def _trunk(config: HeadConfig, width: int) -> nn.Sequential:
         if config.activation == "silu":
             layers += [RowLinear(width, config.units), RowRMSNorm(config.units), RowSiLU()]
         else:
-            layers += [ColumnLinear(width, config.units, bias=False), RowLayerNorm(config.units), nn.ReLU(inplace=True)]
+            layers += [RowLinear(width, config.units, bias=False), RowLayerNorm(config.units), nn.ReLU(inplace=True)]
         width = config.units
     return nn.Sequential(*layers)
 

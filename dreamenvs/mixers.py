@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dreamenvs.nn import initial
 from dreamenvs.nn.attention import attend_few
-from dreamenvs.nn.layers import ColumnLinear, RowLayerNorm, RowLinear, RowRMSNorm, row_silu
+from dreamenvs.nn.layers import RowLayerNorm, RowLinear, RowRMSNorm, row_silu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,9 @@ class StateMixer(nn.Module):
 
     def __init__(self, config: StateMixerConfig, latent_width: int, action_width: int, width: int) -> None:
         super().__init__()
-        self.enter = ColumnLinear(latent_width + action_width, width, bias=False)
+        self.enter = RowLinear(latent_width + action_width, width, bias=False)
         self.enter_norm = RowLayerNorm(width)
-        self.leave = ColumnLinear(width, width, bias=False)
+        self.leave = RowLinear(width, width, bias=False)
         self.leave_norm = RowLayerNorm(width)
 
     def forward(self, latent: Tensor, actions: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ from dreamenvs.evaluation.fidelity import Fidelity, measure
 from dreamenvs.evaluation.open_loop import imagine_beside
 from dreamenvs.evaluation.pictures import side_by_side, write_gif
 from dreamenvs.evaluation.results import Progress
-from dreamenvs.evaluation.transfer import Transfer, transfer
+from dreamenvs.evaluation.transfer import MAX_EPISODE_STEPS, Transfer, transfer
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class Args:
     """Episodes that are played side by side."""
     transfer_horizon: int = 500
     """Imagined steps of an episode."""
+    max_episode_steps: int = MAX_EPISODE_STEPS
+    """Steps after which a real episode is cut."""
     temperature: float = 0.5
     """Of these episodes, and of the dream in which PPO learns; fidelity is measured at 1."""
     train_steps: int = 100_000
@@ -181,6 +183,7 @@ def measure_transfer(args: Args, checkpoint: Checkpoint, policies: dict[str, Any
                 deterministic=args.deterministic and name == "trained",
                 horizon=args.transfer_horizon,
                 temperature=args.temperature,
+                max_episode_steps=args.max_episode_steps,
                 progress=progress,
             )
         print(f"\n{name} policy\n{results[name].table()}\n")

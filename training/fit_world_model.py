@@ -32,7 +32,7 @@ from interruption import interruption
 from monitor import Monitor
 from presets import model_config
 from run_directory import RunDirectory
-from variants import vary, with_updates
+from variants import vary, with_batches, with_updates
 
 import dreamenvs
 from dreamenvs.artifact import ArtifactError, is_artifact
@@ -88,6 +88,10 @@ class Args:
     """Updates of the dynamics, where they have a stage of their own."""
     joint_updates: int | None = None
     """Updates of a model that is fitted all at once."""
+    batch_rows: int | None = None
+    """Segments in a batch that the dynamics learn from; many small batches teach more in the same time than few."""
+    batch_length: int | None = None
+    """Steps of these segments."""
     sampler: Literal["uniform", "count", "frequency"] = "uniform"
     """Which segments come up: all alike, of episodes that were used least, or around steps that were used least."""
     init: str | None = None
@@ -199,7 +203,8 @@ def fit_and_tell(args: Args, ranks: Ranks) -> None:
 def chosen_config(family: str, args: Args, frame: tuple[int, ...] = (3, 40, 40)) -> Any:
     """The preset's config for frames (C, H, W), with what the command line changes in it."""
     asked = {"tokenizer": args.tokenizer_updates, "dynamics": args.dynamics_updates, "joint": args.joint_updates}
-    return with_updates(vary(model_config(family, args.preset, frame), args.variant), asked, args.update_share)
+    config = with_updates(vary(model_config(family, args.preset, frame), args.variant), asked, args.update_share)
+    return with_batches(config, args.batch_rows, args.batch_length)
 
 
 def open_replay(args: Args) -> Replay:

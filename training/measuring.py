@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import resource
 import statistics
 import sys
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from dreamenvs import tree
+from dreamenvs.nn.operations import operation_counter
 
 Row = dict[str, Any]
 """A line of a table."""
@@ -51,16 +50,9 @@ def interleave(turns: Mapping[str, Turn], seconds: float, least: int = 3) -> dic
 
 def count_gflop(function: Callable[[], Any]) -> float:
     """Matrix products and convolutions of one call, backward passes included."""
-    # Products that are added to what is there, which the counter does not know by itself.
-    in_place = {torch.ops.aten.addmm_: _product_flop, torch.ops.aten.baddbmm_: _product_flop}
-    with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
+    with operation_counter() as counter:
         function()
     return counter.get_total_flops() / 1e9
-
-
-def _product_flop(into: Sequence[int], left: Sequence[int], right: Sequence[int], **others: Any) -> int:
-    """Of shapes (..., m, k) and (..., k, n)."""
-    return 2 * math.prod(left) * right[-1]
 
 
 def resident_mib() -> int:

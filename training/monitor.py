@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from measuring import GEMM_GFLOP, gemm_seconds
 from run_directory import RunDirectory
-from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 from dreamenvs import tree
@@ -24,6 +23,7 @@ from dreamenvs.data.segments import start_contexts
 from dreamenvs.evaluation.listening import Listener
 from dreamenvs.evaluation.pictures import colour, mosaic, side_by_side, write_gif, write_png
 from dreamenvs.fitting.fit import Fit, Metrics
+from dreamenvs.nn.operations import operation_counter
 from dreamenvs.protocols import WorldModel
 from dreamenvs.random import Noise
 from dreamenvs.types import Segment
@@ -177,7 +177,7 @@ def open_board(run: RunDirectory, step: int) -> Any:
 def count_flop(fit: Fit) -> float:
     """Operations of an update for each of its frames, counted on a copy of the model; batches differ in padding."""
     segment, model = fit.example(), copy.deepcopy(fit.model)
-    with torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
+    with torch.random.fork_rng(devices=[]), operation_counter() as counter:
         model.stages()[fit.stage].loss(segment).total.backward()  # type: ignore[no-untyped-call]
     return counter.get_total_flops() / int(segment.valid.sum())
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from online_presets import Preset
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from dreamenvs.actions import sample_actions
 from dreamenvs.evaluation.results import text_table
 from dreamenvs.fitting.online import Online
+from dreamenvs.nn.operations import operation_counter
 from dreamenvs.protocols import Stage
 from dreamenvs.types import Segment, WorldSpec
 
@@ -100,7 +100,7 @@ def _measure(name: str, updates: int, scale: float, update: Any) -> Cost:
 
     with torch.random.fork_rng(devices=[]):
         with (
-            FlopCounterMode(display=False) as counter,
+            operation_counter() as counter,
             torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept),
         ):
             update()

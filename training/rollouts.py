@@ -46,6 +46,7 @@ def imagination_of(family: str) -> Imagination:
     return IMAGINATION.get(family, STEP_VQ)
 
 
+@torch.inference_mode(False)  # weights that are made in it cannot be packed
 def build(family: str, config: Any = None, side: int = 64) -> Any:
     """A model with random weights, by default of the paper's size, that never ends an episode."""
     torch.manual_seed(0)

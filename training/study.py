@@ -94,6 +94,8 @@ class Study:
     """Names, and the extra words that take the place of {options}; the name may be empty."""
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By the names of variants: the families that have them, where it is not all."""
+    family_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By the names of families: words that come before those of the variant."""
     commands: tuple[tuple[str, ...], ...] = (tuple(USUAL.split()),)
     """One after another, a script of training/ and its words, which may hold {family}, {env}, {seed}, {threads}, and
     {directory} or {name}, which is runs/{name}; {options} is a word of its own. They leave {directory}/results.json."""
@@ -120,6 +122,8 @@ class Study:
             if variant not in self.variants or not families or not set(families) <= set(self.families):
                 known = f"variants are {list(self.variants)}, families {list(self.families)}"
                 raise ValueError(f"only has {list(families)} for {variant!r}; {known}")
+        if strange := set(self.family_options) - set(self.families):
+            raise ValueError(f"family_options has {sorted(strange)}; families are {list(self.families)}")
         if left := [family for family in self.families if not any(self._has(family, v) for v in self.variants)]:
             raise ValueError(f"{left[0]!r} has no variant left: every one is for other families only")
         for claim in self.report.claims:
@@ -132,14 +136,15 @@ class Study:
     def _check_commands(self) -> None:
         if not self.commands or not all(self.commands):
             raise ValueError("commands is empty; each is a script of training/ and its words")
-        words = [word for words in (*self.commands, *self.variants.values()) for word in words]
+        options = (*self.variants.values(), *self.family_options.values())
+        words = [word for words in (*self.commands, *options) for word in words]
         for word in words:
             unknown = [name for name in _BRACES.findall(word) if name not in PLACEHOLDERS and word != OPTIONS]
             if unknown:
                 known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
                 raise ValueError(f"the word {word!r} has {{{unknown[0]}}}; there are {known}, and {OPTIONS} by itself")
-        if OPTIONS not in words and any(self.variants.values()):
-            raise ValueError(f"there are variants with options, but no command has the word {OPTIONS}")
+        if OPTIONS not in words and any(options):
+            raise ValueError(f"there are variants or families with options, but no command has the word {OPTIONS}")
         if not any("{directory}" in word or "{name}" in word for word in words):
             raise ValueError("no command has {directory} or {name}: a run must leave {directory}/results.json")
 
@@ -159,7 +164,7 @@ class Study:
 
     def _run(self, family: str, env: str, variant: str, seed: int) -> Run:
         values = {"family": family, "env": env, "seed": str(seed), "threads": str(self.threads)}
-        options = self.variants[variant]
+        options = (*self.family_options.get(family, ()), *self.variants[variant])
         words = (
             [w for word in command for w in (options if word == OPTIONS else (word,))] for command in self.commands
         )

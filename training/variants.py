@@ -1,4 +1,4 @@
-"""What the command line changes in a preset: the parts that a paper compares, and how many updates are made."""
+"""What the command line changes in a preset: the parts that a paper compares, updates and batches."""
 
 from __future__ import annotations
 
@@ -67,6 +67,18 @@ def with_updates(config: Any, updates: Mapping[str, int | None], share: float = 
         return replace(config, optimization=_shortened(chosen, given.get("joint"), share))
     turns = {name: _shortened(getattr(chosen, name), given.get(name), share) for name in parts}
     return replace(config, optimization=replace(chosen, **turns))
+
+
+def with_batches(config: Any, rows: int | None, length: int | None) -> Any:
+    """The config with batches of so many segments, and of so many steps, wherever its dynamics learn."""
+    sizes = {name: size for name, size in (("rows", rows), ("length", length)) if size is not None}
+    for name, size in sizes.items():
+        if size < 1:
+            raise SystemExit(f"--batch-{name} is {size}; it is at least 1")
+    chosen = config.optimization
+    if isinstance(chosen, JointOptimization):
+        return replace(config, optimization=replace(chosen, **sizes))
+    return replace(config, optimization=replace(chosen, dynamics=replace(chosen.dynamics, **sizes)))
 
 
 def _shortened(part: Any, updates: int | None, share: float) -> Any:

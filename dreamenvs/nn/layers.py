@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dreamenvs.nn.packed import can_pack, packed_linear
+
 MIN_ROWS = 16
 MAX_SUM = 512
 SMALL_FRAME = 2**15  # numbers; torch draws the line at 20,480
@@ -16,18 +18,18 @@ SMALL_FRAME = 2**15  # numbers; torch draws the line at 20,480
 def row_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """(..., D') for inputs (..., D) and weight (D', D); without gradients the result may lie in columns in memory.
 
-    BLAS multiplies a tall weight with a few columns a third faster than a few rows with its transpose, and from twelve
-    columns on it sums every one of them alike; sixteen are faster than twelve. Where the weight itself lies in columns,
-    as that of `ColumnLinear`, rows times the weight are faster still, and the result lies in rows.
+    Where a weight cannot be packed: BLAS multiplies a tall weight with a few columns a third faster than a few rows
+    with its transpose, and from twelve columns on it sums every one of them alike; sixteen are faster than twelve.
     """
     if torch.is_grad_enabled():
         return F.linear(inputs, weight, bias)
+    if can_pack(weight):
+        return packed_linear(inputs, weight, bias)
     rows = inputs.reshape(-1, inputs.shape[-1])
     count = len(rows)
     if count < MIN_ROWS:
         rows = F.pad(rows, (0, 0, 0, MIN_ROWS - count))
-    in_columns = not weight.is_contiguous() and weight.t().is_contiguous()
-    results = _row_product(rows, weight.t(), bias) if in_columns else _product(weight, rows.t(), bias).t()
+    results = _product(weight, rows.t(), bias).t()
     if count < MIN_ROWS:
         results = results[:count].contiguous()
     return results.reshape(*inputs.shape[:-1], len(weight))
@@ -48,10 +50,26 @@ def _product(weight: Tensor, columns: Tensor, bias: Tensor | None) -> Tensor:
     return results
 
 
+def gelu_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """GELU of `row_linear`."""
+    if can_pack(weight):
+        return packed_linear(inputs, weight, bias, "gelu")
+    return row_gelu(row_linear(inputs, weight, bias))
+
+
+def add_linear(hidden: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Hidden (..., D') plus `row_linear` of inputs (..., D)."""
+    if can_pack(weight):
+        return packed_linear(inputs, weight, bias, added=hidden)
+    return hidden + row_linear(inputs, weight, bias)
+
+
 def tall_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`row_linear` for many rows, as the tokens of frames are: as fast, and the result lies in rows in memory."""
     if torch.is_grad_enabled():
         return F.linear(inputs, weight, bias)
+    if can_pack(weight):
+        return packed_linear(inputs, weight, bias)
     rows, count = _pad_rows(inputs)
     first, *others = range(0, weight.shape[1], MAX_SUM)
     results = F.linear(rows[:, first : first + MAX_SUM], weight[:, first : first + MAX_SUM], bias)
@@ -71,6 +89,8 @@ def tall_head_linear(inputs: Tensor, weight: Tensor, heads: int) -> Tensor:
 
 def add_tall_linear(hidden: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
     """Hidden (..., D') plus `tall_linear` of inputs (..., D); without gradients it may be written where hidden was."""
+    if can_pack(weight):
+        return packed_linear(inputs, weight, added=hidden)
     if torch.is_grad_enabled() or weight.shape[1] > MAX_SUM:
         return hidden + tall_linear(inputs, weight)
     (sums, count), (rows, _) = _pad_rows(hidden), _pad_rows(inputs)
@@ -84,33 +104,11 @@ def _pad_rows(inputs: Tensor) -> tuple[Tensor, int]:
     return (F.pad(rows, (0, 0, 0, MIN_ROWS - count)) if count < MIN_ROWS else rows), count
 
 
-def _row_product(rows: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    """rows (N, D) @ matrix (D, D') + bias (D',), summed like `_product`."""
-    first, *others = range(0, len(matrix), MAX_SUM)
-    part = slice(first, first + MAX_SUM)
-    results = rows[:, part] @ matrix[part] if bias is None else torch.addmm(bias, rows[:, part], matrix[part])
-    for start in others:
-        part = slice(start, start + MAX_SUM)
-        torch.addmm(results, rows[:, part], matrix[part], out=results)
-    return results
-
-
 class RowLinear(nn.Linear):
     """`nn.Linear` through `row_linear`: the same parameters under the same names."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         return row_linear(inputs, self.weight, self.bias)
-
-
-class ColumnLinear(RowLinear):
-    """`RowLinear` with its weight transposed in memory alone: names, shapes and files are the same.
-
-    At 64 rows and 512 inputs a product took two thirds of the time, with the copy into rows that it makes needless.
-    """
-
-    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
-        super().__init__(inputs, outputs, bias=bias)
-        self.weight = nn.Parameter(self.weight.detach().t().contiguous().t())
 
 
 class RowConv2d(nn.Conv2d):

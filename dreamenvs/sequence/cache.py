@@ -7,10 +7,14 @@ and one were written; writing twice from one cache copies the ring first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from dreamenvs.nn.attention import Bags
 
 
 class TransformerCache(NamedTuple):
@@ -27,7 +31,19 @@ class View(NamedTuple):
     """The part of a ring that is read: its first `span` slots, and which of them each new input sees."""
 
     span: int
-    visible: Tensor | None  # (B · heads, T, span) bool; None if all are seen
+    visible: Tensor  # (B · heads, T, span) bool
+
+
+class StepPlan(NamedTuple):
+    """Where one more input of every row goes, and what it sees of the first `span` slots."""
+
+    span: int
+    concealed: Tensor | None  # (B · heads, span) bool; None if all are seen
+    slot: int | None
+    """Of all rows, if they have the same age."""
+    slots: Tensor | None  # (layers, B · heads), if they have not: indices into the vectors of a ring
+    bags: Bags
+    """Where the values of the first layer lie among the vectors of a ring."""
 
 
 BLOCK = 32
@@ -83,18 +99,50 @@ def next_slots(cache: TransformerCache, count: int = 1) -> Tensor:
     return (starts + places[:, None, None]).permute(2, 0, 1, 3).reshape(layers, -1)
 
 
-def next_view(cache: TransformerCache, window: int, count: int = 1) -> View:
+def next_view(cache: TransformerCache, window: int, count: int) -> View:
     """What the next `count` inputs of every row see of the ring, once they are in it."""
     heads, slots = cache.keys.shape[1], cache.keys.shape[3]
-    youngest, oldest = (int(age) for age in torch.aminmax(cache.position))
-    # A whole number of blocks, so that a row's sums are added up alike whatever the ages of the others.
-    span = min(slots, ((oldest + count - 1) // BLOCK + 1) * BLOCK)
-    if count == 1 and youngest >= span - 1 and (slots == window or oldest < window):
-        return View(span, None)
+    # Whole blocks, as in `plan_step`.
+    span = min(slots, ((int(cache.position.max()) + count - 1) // BLOCK + 1) * BLOCK)
     ages = cache.position[:, None] + torch.arange(count, device=cache.keys.device)  # (B, T)
     held = held_inputs(cache._replace(position=cache.position + count))[:, None, :span]
     visible = (held >= 0) & (held <= ages[..., None]) & (held > ages[..., None] - window)
     return View(span, visible.repeat_interleave(heads, 0))
+
+
+def plan_step(cache: TransformerCache, window: int) -> StepPlan:
+    """How the next input of every row goes into the ring, and what it reads of it: the same in all layers."""
+    rows, heads, layers, slots, _ = cache.keys.shape
+    device = cache.keys.device
+    youngest, oldest = (int(age) for age in torch.aminmax(cache.position))
+    # A whole number of blocks, so that a row's sums are added up alike whatever the ages of the others.
+    span = min(slots, (oldest // BLOCK + 1) * BLOCK)
+    concealed = None
+    if youngest < span - 1 or (slots != window and oldest >= window):
+        held = held_inputs(cache._replace(position=cache.position + 1))[:, :span]
+        seen = (held >= 0) & (held > cache.position[:, None] - window)
+        concealed = (~seen).repeat_interleave(heads, 0)
+    places = torch.arange(rows * heads, device=device)[:, None] * (layers * slots) + torch.arange(span, device=device)
+    return StepPlan(
+        span=span,
+        concealed=concealed,
+        slot=oldest % slots if youngest == oldest else None,
+        slots=None if youngest == oldest else next_slots(cache),
+        bags=Bags(places.flatten(), torch.arange(0, rows * heads * span, span, device=device)),
+    )
+
+
+def step_writers(ring: Tensor, plan: StepPlan) -> list[Callable[[Tensor], object]]:
+    """For each layer, what puts entries (B, heads, head_dim), one of each row, into a ring."""
+    if plan.slot is not None:
+        return [place.copy_ for place in ring[:, :, :, plan.slot].unbind(2)]
+    assert plan.slots is not None
+    vectors = ring.view(-1, ring.shape[-1])
+    return [partial(_scatter, vectors, slots) for slots in plan.slots.unbind()]
+
+
+def _scatter(vectors: Tensor, slots: Tensor, entries: Tensor) -> None:
+    vectors.index_copy_(0, slots, entries.reshape(-1, vectors.shape[-1]))
 
 
 def held_inputs(cache: TransformerCache) -> Tensor:

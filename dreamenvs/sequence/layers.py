@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dreamenvs.nn import initial
-from dreamenvs.nn.attention import rotate
-from dreamenvs.nn.layers import ColumnLinear, RowLayerNorm, RowRMSNorm, row_gelu, row_linear, row_silu
+from dreamenvs.nn.attention import rotate, rotate_
+from dreamenvs.nn.layers import RowLayerNorm, RowLinear, RowRMSNorm, add_linear, gelu_linear, row_linear, row_silu
 
 
 class Layer(Protocol):
@@ -41,12 +42,12 @@ class LeanLayer(nn.Module):
         return split_heads(row_linear(self.attention_norm(hidden), self.qkv.weight), self.heads, turns)
 
     def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        hidden = hidden + self._drop(row_linear(attended, self.out.weight))
+        hidden = self._add(hidden, attended, self.out)
         raised = row_silu(row_linear(self.feed_forward_norm(hidden), self.up.weight))
-        return hidden + self._drop(row_linear(raised, self.down.weight))
+        return self._add(hidden, raised, self.down)
 
-    def _drop(self, added: Tensor) -> Tensor:
-        return F.dropout(added, self.dropout, self.training)
+    def _add(self, hidden: Tensor, inputs: Tensor, linear: nn.Linear) -> Tensor:
+        return add_residual(hidden, inputs, linear, self.dropout if self.training else 0.0)
 
 
 class GPTLayer(nn.Module):
@@ -69,12 +70,12 @@ class GPTLayer(nn.Module):
         return split_heads(row_linear(self.attention_norm(hidden), self.qkv.weight, self.qkv.bias), self.heads, turns)
 
     def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        hidden = hidden + self._drop(row_linear(attended, self.out.weight, self.out.bias))
-        raised = row_gelu(row_linear(self.feed_forward_norm(hidden), self.up.weight, self.up.bias))
-        return hidden + self._drop(row_linear(raised, self.down.weight, self.down.bias))
+        hidden = self._add(hidden, attended, self.out)
+        raised = gelu_linear(self.feed_forward_norm(hidden), self.up.weight, self.up.bias)
+        return self._add(hidden, raised, self.down)
 
-    def _drop(self, added: Tensor) -> Tensor:
-        return F.dropout(added, self.dropout, self.training)
+    def _add(self, hidden: Tensor, inputs: Tensor, linear: nn.Linear) -> Tensor:
+        return add_residual(hidden, inputs, linear, self.dropout if self.training else 0.0)
 
 
 class PostLayer(nn.Module):
@@ -83,27 +84,34 @@ class PostLayer(nn.Module):
     def __init__(self, width: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.qkv = ColumnLinear(width, 3 * width, bias=False)
-        self.out = ColumnLinear(width, width, bias=False)
+        self.qkv = RowLinear(width, 3 * width, bias=False)
+        self.out = RowLinear(width, width, bias=False)
         self.attention_norm = RowLayerNorm(width, POST_EPSILON)
-        self.up = ColumnLinear(width, feed_forward)
-        self.down = ColumnLinear(feed_forward, width)
+        self.up = RowLinear(width, feed_forward)
+        self.down = RowLinear(feed_forward, width)
         self.feed_forward_norm = RowLayerNorm(width, POST_EPSILON)
 
     def project(self, hidden: Tensor, turns: Tensor | None) -> tuple[Tensor, ...]:
         return split_heads(self.qkv(hidden), self.heads, turns)
 
     def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        hidden = self.attention_norm(hidden + self._drop(self.out(attended)))
+        hidden = self.attention_norm(self._add(hidden, attended, self.out))
         raised = self.up(hidden).relu_()
-        normal: Tensor = self.feed_forward_norm(hidden + self._drop(self.down(raised)))
+        normal: Tensor = self.feed_forward_norm(self._add(hidden, raised, self.down))
         return normal
 
-    def _drop(self, added: Tensor) -> Tensor:
-        return F.dropout(added, self.dropout, self.training)
+    def _add(self, hidden: Tensor, inputs: Tensor, linear: nn.Linear) -> Tensor:
+        return add_residual(hidden, inputs, linear, self.dropout if self.training else 0.0)
 
 
 POST_EPSILON = 1e-6
+
+
+def add_residual(hidden: Tensor, inputs: Tensor, linear: nn.Linear, dropout: float) -> Tensor:
+    """Hidden (..., D) plus what a linear layer makes of inputs, without the share that is dropped."""
+    if dropout:
+        return hidden + F.dropout(row_linear(inputs, linear.weight, linear.bias), dropout)
+    return add_linear(hidden, inputs, linear.weight, linear.bias)
 
 
 def split_heads(projected: Tensor, heads: int, turns: Tensor | None) -> tuple[Tensor, ...]:
@@ -111,7 +119,8 @@ def split_heads(projected: Tensor, heads: int, turns: Tensor | None) -> tuple[Te
     parts = projected.contiguous().view(*projected.shape[:-1], 3 * heads, -1)
     if turns is None:
         return parts[..., :heads, :], parts[..., heads : 2 * heads, :], parts[..., 2 * heads :, :]
-    turned = rotate(parts[..., : 2 * heads, :], turns)
+    alone = not torch.is_grad_enabled() and turns.dtype.to_real() == parts.dtype
+    turned = (rotate_ if alone else rotate)(parts[..., : 2 * heads, :], turns)
     return turned[..., :heads, :], turned[..., heads:, :], parts[..., 2 * heads :, :]
 
 

@@ -12,7 +12,7 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from dreamenvs.nn.attention import attend_band, attend_few, attend_visible
+from dreamenvs.nn.attention import attend_band, attend_few, attend_one, attend_visible
 from dreamenvs.sequence.cache import (
     BLOCK,
     TransformerCache,
@@ -23,6 +23,8 @@ from dreamenvs.sequence.cache import (
     initial_ring,
     next_slots,
     next_view,
+    plan_step,
+    step_writers,
     write_last,
 )
 from dreamenvs.sequence.layers import LAYERS, NORMS, as_layers
@@ -151,13 +153,15 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def step(self, inputs: Tensor, cache: TransformerCache) -> tuple[Tensor, TransformerCache]:
         """Hidden (B, D) of one more input (B, D), without gradients; past the window all ages cost the same."""
-        hidden, cache = self._append(inputs[:, None], cache)
-        return hidden[:, 0], cache
+        return self._append_one(inputs, claim_ring(cache, self.config.window))
 
     def _append(self, inputs: Tensor, cache: TransformerCache) -> tuple[Tensor, TransformerCache]:
         """`extend` in place, by no more inputs than there is room for beside all that they see."""
         rows, count = inputs.shape[:2]
         cache = claim_ring(cache, self.config.window)
+        if count == 1:
+            hidden, cache = self._append_one(inputs[:, 0], cache)
+            return hidden[:, None], cache
         slots, (span, visible) = next_slots(cache, count), next_view(cache, self.config.window, count)
         all_keys, all_values = cache.keys.flatten(0, 1), cache.values.flatten(0, 1)  # (B · heads, layers, slots, d)
         key_slots, value_slots = cache.keys.view(-1, self.head_dim), cache.values.view(-1, self.head_dim)
@@ -174,6 +178,25 @@ class Transformer(nn.Module):
             hidden = layer.finish(hidden, attended)
         cache.tip.add_(count)
         return self.final_norm(hidden), cache._replace(position=cache.position + count)
+
+    def _append_one(self, inputs: Tensor, cache: TransformerCache) -> tuple[Tensor, TransformerCache]:
+        """`_append` of inputs (B, D), one for each row."""
+        plan, slots = plan_step(cache, self.config.window), cache.keys.shape[3]
+        write_keys, write_values = (step_writers(ring, plan) for ring in (cache.keys, cache.values))
+        all_keys = cache.keys.flatten(0, 1)[:, :, : plan.span].unbind(1)  # of each layer (B · heads, span, d)
+        all_values = cache.values.view(-1, self.head_dim)
+        turns = self.positions.turns(cache.position, inputs.dtype)
+        hidden = self.positions.place(inputs[:, None], cache.position[:, None])[:, 0]
+        for i, layer in enumerate(as_layers(self.blocks)):
+            query, key, value = layer.project(hidden, turns)
+            write_keys[i](key)
+            write_values[i](value)
+            # Bags are of the first layer; the values of another lie as far behind as its slots do.
+            values = all_values[i * slots :]
+            attended = attend_one(query.reshape(-1, self.head_dim), all_keys[i], values, plan.bags, plan.concealed)
+            hidden = layer.finish(hidden, attended.view(inputs.shape))
+        cache.tip.add_(1)
+        return self.final_norm(hidden), cache._replace(position=cache.position + 1)
 
     def flops_per_step(self) -> int:
         """Floating-point operations of one `step`, per row, with a full window, without norms and activations."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from dreamenvs.config import from_json, to_json
 from dreamenvs.fitting.updater import NonFiniteLossError, Updater
@@ -16,6 +15,7 @@ from dreamenvs.models import FAMILIES
 from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.models.storm import StormConfig, build
 from dreamenvs.models.turns import TurnsOptimization
+from dreamenvs.nn.operations import operation_counter
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.random import Noise
 from dreamenvs.types import DiscreteActions, LossTerms, WorldSpec
@@ -59,7 +59,7 @@ def test_a_step_costs_what_its_matrices_do() -> None:
     inputs = torch.randn(rows, 64, 512)
     state = model.observe(random_segment(ATARI, rows=rows, steps=2))
     state = state._replace(cache=model.sequence.extend(inputs, state.cache)[1])
-    with FlopCounterMode(display=False) as counter:
+    with operation_counter() as counter:
         model.step(state, torch.zeros(rows, dtype=torch.int64), Noise(torch.arange(rows), torch.zeros(rows).long()))
     layer = 4 * 512 * 512 + 2 * 512 * 1024 + 2 * 64 * 512
     mixer, prior = (1024 + 18 + 512) * 512, 512 * 1024

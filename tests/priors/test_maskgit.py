@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from dreamenvs.actions import ActionEncoder, sample_actions
 from dreamenvs.config import from_json, to_json
@@ -17,6 +16,7 @@ from dreamenvs.heads import RewardHead, TerminationHead
 from dreamenvs.mixers import ConcatMixer, ConcatMixerConfig
 from dreamenvs.models.frame_level import TERMINATION_DRAW, FrameLevelModel, JointOptimization
 from dreamenvs.nn.distributions import kl
+from dreamenvs.nn.operations import operation_counter
 from dreamenvs.priors.draft import MAX_PASSES, draft_and_revise, hide_some, masked_counts
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig, FactorizedPrior, KLObjective
 from dreamenvs.priors.maskgit import MaskGITConfig, MaskGITPrior
@@ -407,7 +407,7 @@ def test_a_pass_costs_what_its_matrices_do() -> None:
 
     def count(draft: int) -> int:
         prior = MaskGITPrior(MaskGITConfig(draft=draft), 512, 32, 32).eval()
-        with FlopCounterMode(display=False) as counter:
+        with operation_counter() as counter:
             prior.sample(torch.randn(rows, 512), noise(rows), NOTHING)
         return counter.get_total_flops()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from dreamenvs import tree
 from dreamenvs.nn.layers import (
-    ColumnLinear,
     add_tall_linear,
     row_gelu,
     row_linear,
@@ -152,34 +150,6 @@ def test_linear(threads: int) -> None:
         torch.testing.assert_close(expected, inputs @ weight.T)
         for count in range(1, 20):
             assert torch.equal(row_linear(inputs[:count], weight), expected[:count])
-
-
-@pytest.mark.parametrize(("inputs", "outputs"), [(512, 512), (512, 1536), (1024, 512), (1042, 512), (32, 96)])
-@pytest.mark.parametrize("bias", [False, True])
-def test_linear_with_its_weight_in_columns(inputs: int, outputs: int, bias: bool, threads: int) -> None:
-    torch.manual_seed(0)
-    linear, rows = ColumnLinear(inputs, outputs, bias=bias), torch.randn(ROWS, inputs)
-    torch.set_num_threads(threads)
-    with torch.no_grad():
-        expected = linear(rows)
-        assert expected.is_contiguous()
-        torch.testing.assert_close(expected, F.linear(rows, linear.weight.contiguous(), linear.bias))
-        for count in (*range(1, 20), 33, 64):
-            assert torch.equal(linear(rows[:count]), expected[:count])
-
-
-def test_the_weight_stays_in_columns() -> None:
-    """Through copies, files, other dtypes and updates."""
-    torch.manual_seed(0)
-    linear = ColumnLinear(6, 4)
-    assert linear.weight.shape == (4, 6)
-    other = copy.deepcopy(ColumnLinear(6, 4))
-    other.load_state_dict({name: value.clone().contiguous() for name, value in linear.state_dict().items()})
-    optimizer = torch.optim.AdamW(other.parameters())
-    other(torch.randn(3, 6)).sum().backward()
-    optimizer.step()
-    for each in (linear, other, copy.deepcopy(linear).double()):
-        assert each.weight.stride() == (1, 4)
 
 
 @pytest.mark.parametrize("width", [16, 128, 600])
