@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from dreamenvs.nn import initial
 from dreamenvs.nn.attention import attend_few
-from dreamenvs.nn.layers import RowLayerNorm, add_tall_linear, row_gelu, tall_head_linear, tall_linear
+from dreamenvs.nn.layers import RowLayerNorm, add_linear, gelu_linear, part_linear
+from dreamenvs.nn.packed import Part
 
 
 class BidirectionalLayer(nn.Module):
@@ -38,28 +39,34 @@ class BidirectionalLayer(nn.Module):
         if chosen is not None:
             hidden = take_tokens(hidden, chosen)
         hidden = self._add(hidden, attended, self.out)
-        raised = row_gelu(tall_linear(self.feed_forward_norm(hidden), self.up.weight))
+        raised = gelu_linear(self.feed_forward_norm(hidden), self.up.weight)
         return self._add(hidden, raised, self.down)
 
     def _attend(self, normal: Tensor, chosen: Tensor | None) -> Tensor:
         """What the heads of the chosen tokens attend to (N, S, D); only they ask, but all are asked."""
         width = normal.shape[-1]
-        asking = normal if chosen is None else take_tokens(normal, chosen)
-        queries = tall_head_linear(asking, self.qkv.weight[:width], self.heads)
-        both = tall_head_linear(normal, self.qkv.weight[width:], 2 * self.heads)
-        # (heads, N, S, d) as (heads · N, S, d): nothing has to be moved.
-        keys, values = (part.flatten(0, 1) for part in both.chunk(2))
-        attended = attend_few(queries.flatten(0, 1), keys, values, None)
+        if chosen is None:
+            queries, keys, values = self._heads(normal, Part())
+        else:
+            (queries,) = self._heads(take_tokens(normal, chosen), Part(0, width))
+            keys, values = self._heads(normal, Part(width))
+        attended = attend_few(queries.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1), None)
         return attended.view(queries.shape).permute(1, 2, 0, 3).flatten(2)
+
+    def _heads(self, inputs: Tensor, part: Part) -> tuple[Tensor, ...]:
+        """Queries, keys and values, or a part of them, each (heads, N, S, d), of inputs (N, S, D)."""
+        found = part_linear(inputs, self.qkv.weight, part)
+        found = found.view(*inputs.shape[:2], -1, self.heads, inputs.shape[-1] // self.heads)
+        return found.permute(2, 3, 0, 1, 4).contiguous().unbind()
 
     def _add(self, hidden: Tensor, inputs: Tensor, linear: nn.Linear) -> Tensor:
         if self.training and self.dropout:
             return hidden + F.dropout(linear(inputs), self.dropout)
-        return add_tall_linear(hidden, inputs, linear.weight)
+        return add_linear(hidden, inputs, linear.weight)
 
 
 class BidirectionalTransformer(nn.Module):
-    """A stack of layers; without gradients it works in the memory of its inputs, which are lost."""
+    """A stack of layers."""
 
     def __init__(self, *, width: int, layers: int, heads: int, feed_forward: int, dropout: float = 0.0) -> None:
         super().__init__()

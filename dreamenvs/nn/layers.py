@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dreamenvs.nn.packed import can_pack, packed_linear
+from dreamenvs.nn.packed import Part, can_pack, packed_linear
 
 MIN_ROWS = 16
 MAX_SUM = 512
@@ -64,44 +64,11 @@ def add_linear(hidden: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | No
     return hidden + row_linear(inputs, weight, bias)
 
 
-def tall_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`row_linear` for many rows, as the tokens of frames are: as fast, and the result lies in rows in memory."""
-    if torch.is_grad_enabled():
-        return F.linear(inputs, weight, bias)
+def part_linear(inputs: Tensor, weight: Tensor, part: Part, bias: Tensor | None = None) -> Tensor:
+    """`row_linear` with a part of a weight."""
     if can_pack(weight):
-        return packed_linear(inputs, weight, bias)
-    rows, count = _pad_rows(inputs)
-    first, *others = range(0, weight.shape[1], MAX_SUM)
-    results = F.linear(rows[:, first : first + MAX_SUM], weight[:, first : first + MAX_SUM], bias)
-    for start in others:
-        torch.addmm(results, rows[:, start : start + MAX_SUM], weight[:, start : start + MAX_SUM].t(), out=results)
-    return results[:count].view(*inputs.shape[:-1], -1)
-
-
-def tall_head_linear(inputs: Tensor, weight: Tensor, heads: int) -> Tensor:
-    """`tall_linear` of inputs (..., D), heads first: (heads, ..., D' / heads), without a pass that moves them there."""
-    if torch.is_grad_enabled() or weight.shape[1] > MAX_SUM:
-        return tall_linear(inputs, weight).view(*inputs.shape[:-1], heads, -1).movedim(-2, 0)
-    rows, count = _pad_rows(inputs)
-    results = torch.bmm(rows.expand(heads, -1, -1), weight.view(heads, -1, weight.shape[1]).mT)
-    return results[:, :count].reshape(heads, *inputs.shape[:-1], -1)
-
-
-def add_tall_linear(hidden: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-    """Hidden (..., D') plus `tall_linear` of inputs (..., D); without gradients it may be written where hidden was."""
-    if can_pack(weight):
-        return packed_linear(inputs, weight, added=hidden)
-    if torch.is_grad_enabled() or weight.shape[1] > MAX_SUM:
-        return hidden + tall_linear(inputs, weight)
-    (sums, count), (rows, _) = _pad_rows(hidden), _pad_rows(inputs)
-    return torch.addmm(sums, rows, weight.t(), out=sums)[:count].view(hidden.shape)
-
-
-def _pad_rows(inputs: Tensor) -> tuple[Tensor, int]:
-    """Inputs (..., D) as rows (N, D), at least sixteen, and how many they were."""
-    rows = inputs.reshape(-1, inputs.shape[-1])
-    count = len(rows)
-    return (F.pad(rows, (0, 0, 0, MIN_ROWS - count)) if count < MIN_ROWS else rows), count
+        return packed_linear(inputs, weight, bias, part=part)
+    return row_linear(inputs, part.of(weight), bias)
 
 
 class RowLinear(nn.Linear):

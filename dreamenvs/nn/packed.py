@@ -38,8 +38,21 @@ class _Packed(NamedTuple):
     tensor: Tensor
 
 
-_KNOWN: dict[int, _Packed] = {}
-"""By the identity of the weight; an entry goes when the weight does."""
+class Part(NamedTuple):
+    """Rows and columns of a weight, from the first to before the last; None stands for its end."""
+
+    first_row: int = 0
+    last_row: int | None = None
+    first_column: int = 0
+    last_column: int | None = None
+
+    def of(self, weight: Tensor) -> Tensor:
+        """The part itself."""
+        return weight[self.first_row : self.last_row, self.first_column : self.last_column]
+
+
+_KNOWN: dict[tuple[int, Part | None], _Packed] = {}
+"""By the identity of the weight, and the part of it; an entry goes when the weight does."""
 
 
 def can_pack(weight: Tensor) -> bool:
@@ -60,22 +73,26 @@ def packed_linear(
     bias: Tensor | None = None,
     activation: Activation = "none",
     added: Tensor | None = None,
+    part: Part | None = None,
 ) -> Tensor:
     """(..., D') of inputs (..., D): their product with weight (D', D) plus bias, activated, or plus `added` (..., D').
 
-    `can_pack` says whether the weight can be used so. The result is a new tensor, in rows.
+    `can_pack` says whether the weight can be used so. `part` takes some rows and columns of it alone. The result is a
+    new tensor, in rows.
     """
     shape = inputs.shape
     if len(shape) != 2:
         inputs = inputs.reshape(-1, shape[-1])
-        added = None if added is None else added.reshape(-1, len(weight))
-    if len(inputs) == 1 and shape[-1] > LONG:
+        added = None if added is None else added.reshape(-1, added.shape[-1])
+    if len(inputs) == 0:
+        return inputs.new_empty(*shape[:-1], len(weight if part is None else part.of(weight)))
+    lonely = len(inputs) == 1 and shape[-1] > LONG
+    if lonely:
         inputs = F.pad(inputs, (0, 0, 0, 1))
         added = None if added is None else F.pad(added, (0, 0, 0, 1))
-        return _product(inputs, weight, bias, activation, added)[:1].view(*shape[:-1], -1)
-    if len(inputs) == 0:
-        return inputs.new_empty(*shape[:-1], len(weight))
-    results = _product(inputs, weight, bias, activation, added)
+    results = _product(inputs, _pack(weight, part), bias, activation, added)
+    if lonely:
+        results = results[:1]
     return results if len(shape) == 2 else results.view(*shape[:-1], -1)
 
 
@@ -83,18 +100,19 @@ def _product(rows: Tensor, weight: Tensor, bias: Tensor | None, activation: Acti
     results: Tensor
     if added is None:
         algorithm = "none" if activation == "gelu" else ""
-        results = _linear(rows.contiguous(), _pack(weight), bias, activation, [], algorithm)
+        results = _linear(rows.contiguous(), weight, bias, activation, [], algorithm)
     else:
-        results = _add_linear(rows.contiguous(), added.contiguous(), _pack(weight), bias, "add")
+        results = _add_linear(rows.contiguous(), added.contiguous(), weight, bias, "add")
     return results
 
 
-def _pack(weight: Tensor) -> Tensor:
-    """The weight as it is now, rearranged."""
-    key, version, address = id(weight), weight._version, weight.data_ptr()
+def _pack(weight: Tensor, part: Part | None) -> Tensor:
+    """The weight as it is now, or a part of it, rearranged."""
+    key, version, address = (id(weight), part), weight._version, weight.data_ptr()
     known = _KNOWN.get(key)
     if known is not None and known.version == version and known.address == address and known.owner() is weight:
         return known.tensor
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
+    plain = weight.detach() if part is None else part.of(weight.detach())
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(plain.contiguous(), None)
     _KNOWN[key] = _Packed(weakref.ref(weight, lambda _: _KNOWN.pop(key, None)), version, address, packed)
     return packed

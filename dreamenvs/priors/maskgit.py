@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from dreamenvs.nn import initial
 from dreamenvs.nn.bidirectional import BidirectionalTransformer
 from dreamenvs.nn.distributions import unimix
-from dreamenvs.nn.layers import RowLayerNorm, RowLinear, add_tall_linear, row_gelu, tall_linear
+from dreamenvs.nn.layers import RowLayerNorm, RowLinear, gelu_linear, part_linear, row_linear
+from dreamenvs.nn.packed import Part
 from dreamenvs.priors.draft import MAX_PASSES, draft_and_revise, hide_some
 from dreamenvs.priors.factorized import CrossEntropyObjective, KLObjective, cross_entropy, divergences
 from dreamenvs.protocols import Posterior
@@ -221,11 +222,13 @@ class MaskGITPrior(nn.Module):
         """`_logits` of a group of rows, before the uniform distribution's share."""
         # Embedding and own numbers are to be concatenated and projected, which is the sum of the two projected apart.
         # So the embeddings are projected as a table, of which there are fewer than tokens.
-        from_token, from_own = self.project.weight.tensor_split([self.config.width], 1)
-        table = F.linear(self.embed.weight, from_token, self.project.bias)
+        width, given = self.config.width, own.shape[-1]
+        table = part_linear(self.embed.weight, self.project.weight, Part(last_column=width), self.project.bias)
         first, *others = self.positions
         positions = (first[:, None] + others[0]).flatten(0, 1) if others else first
-        inputs = add_tall_linear(F.embedding(shown, table) + positions, own, from_own)
-        found = self.transformer(inputs, chosen)
-        inner = self.inner_norm(row_gelu(tall_linear(found, self.inner.weight, self.inner.bias)))
-        return tall_linear(inner, self.embed.weight[:-1] if self.config.tied else self.output, self.bias)
+        conditions = part_linear(own, self.project.weight, Part(first_column=width, last_column=width + given))
+        found = self.transformer(conditions + (F.embedding(shown, table) + positions), chosen)
+        inner = self.inner_norm(gelu_linear(found, self.inner.weight, self.inner.bias))
+        if self.config.tied:
+            return part_linear(inner, self.embed.weight, Part(last_row=-1), self.bias)
+        return row_linear(inner, self.output, self.bias)

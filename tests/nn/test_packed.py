@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dreamenvs.nn import packed
 from dreamenvs.nn.layers import RowLinear, add_linear, gelu_linear, row_linear
-from dreamenvs.nn.packed import can_pack, packed_linear
+from dreamenvs.nn.packed import Part, can_pack, packed_linear
 
 pytestmark = pytest.mark.skipif(not packed.AVAILABLE, reason="this torch has no oneDNN")
 ROWS = 100
@@ -43,6 +43,7 @@ def test_products(inputs: int, outputs: int) -> None:
     rows, weight, bias, added = parts(inputs, outputs)
     with torch.no_grad():
         exact = rows.double() @ weight.double().T
+        narrow = rows[:, 2:5].double() @ weight[:-1, 2:5].double().T
         cases = (
             (packed_linear(rows, weight), exact),
             (packed_linear(rows, weight, bias), exact + bias),
@@ -51,6 +52,8 @@ def test_products(inputs: int, outputs: int) -> None:
             (packed_linear(rows, weight, bias, added=added), exact + bias + added),
             (packed_linear(rows.view(4, 25, -1), weight, bias).flatten(0, 1), exact + bias),
             (packed_linear(rows.t().contiguous().t(), weight), exact),
+            (packed_linear(rows, weight, part=Part(1, 3)), exact[:, 1:3]),
+            (packed_linear(rows[:, 2:5], weight, part=Part(0, -1, 2, 5)), narrow),
         )
         for found, expected in cases:
             torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
@@ -129,9 +132,9 @@ def test_a_weight_is_packed_once_and_forgotten_with_it() -> None:
     linear, rows = RowLinear(6, 4), torch.randn(3, 6)
     with torch.no_grad():
         linear(rows)
-        first = packed._KNOWN[id(linear.weight)].tensor
+        first = packed._KNOWN[id(linear.weight), None].tensor
         linear(rows)
-    assert packed._KNOWN[id(linear.weight)].tensor is first
+    assert packed._KNOWN[id(linear.weight), None].tensor is first
     assert len(packed._KNOWN) == known + 1
     del linear
     gc.collect()

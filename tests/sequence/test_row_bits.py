@@ -12,13 +12,10 @@ from torch import Tensor
 
 from dreamenvs import tree
 from dreamenvs.nn.layers import (
-    add_tall_linear,
     row_gelu,
     row_linear,
     row_silu,
     row_softplus,
-    tall_head_linear,
-    tall_linear,
 )
 from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config
 from dreamenvs.sequence.retnet import RetNet, RetNetConfig
@@ -150,29 +147,6 @@ def test_linear(threads: int) -> None:
         torch.testing.assert_close(expected, inputs @ weight.T)
         for count in range(1, 20):
             assert torch.equal(row_linear(inputs[:count], weight), expected[:count])
-
-
-@pytest.mark.parametrize("width", [16, 128, 600])
-def test_products_of_many_rows(width: int, threads: int) -> None:
-    """Of three rows a frame, in rows in memory, heads first, and onto what was there; also of sums that are cut."""
-    generator = torch.Generator().manual_seed(0)
-    inputs, onto = torch.randn(ROWS, 3, width, generator=generator), torch.randn(ROWS, 3, 96, generator=generator)
-    weight, bias = torch.randn(96, width, generator=generator), torch.randn(96, generator=generator)
-    torch.set_num_threads(threads)
-    with torch.no_grad():
-        for count in (*range(1, 9), 33, ROWS):
-            part = inputs[:count]
-            plain, heads = tall_linear(part, weight, bias), tall_head_linear(part, weight, 4)
-            added = add_tall_linear(onto[:count].clone(), part, weight)
-            if count == 1:
-                first = (plain, heads, added)
-            for one, many in zip(first, (plain[:1], heads[:, :1], added[:1]), strict=True):
-                assert torch.equal(one, many)
-        assert plain.is_contiguous()
-        exact = inputs.double() @ weight.T.double()
-        torch.testing.assert_close(plain.double(), exact + bias, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(heads.movedim(0, 2).flatten(2).double(), exact, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(added.double(), exact + onto, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("width", [16, 48, 64])
