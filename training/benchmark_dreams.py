@@ -48,16 +48,16 @@ def measure_imagination(
 
 
 def imagine(family: str, model: Any, moment: Moment, horizon: int, counts: Sequence[int], seconds: float) -> list[Row]:
-    """From one moment on, for each number of rows: the step alone, and with every row's frame."""
+    """From one moment on, for each number of rows: the step alone, and with every row's frame, which is decoded apart."""
     lines = []
     mflop = Rollout(model, moment.state, horizon).mflop()
     for count in counts:
-        state = with_rows(moment.state, count)
-        rollouts = {shown: Rollout(model, state, horizon, pixels=shown == "pixels") for shown in mflop}
-        turns = {shown: rollout.mean_step for shown, rollout in rollouts.items()}
-        times = interleave({**turns, "peak": gemm_seconds}, 2 * seconds)
+        rollout = Rollout(model, with_rows(moment.state, count), horizon)
+        turns = {"step": rollout.mean_step, "frame": rollout.single_frame, "peak": gemm_seconds}
+        times = interleave(turns, 2 * seconds)
+        shown = {"tokens": times["step"], "pixels": times["step"] + times["frame"]}
         where = {"family": family, "rows": count, "frames_behind": moment.frames, "horizon": horizon}
-        lines += [where | {"shows": shown} | speed(count, mflop[shown], times[shown], times["peak"]) for shown in mflop]
+        lines += [where | {"shows": what} | speed(count, mflop[what], shown[what], times["peak"]) for what in shown]
         tell(family, "imagined in", count, "rows with", moment.frames, "frames behind")
     return lines
 

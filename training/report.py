@@ -1,6 +1,7 @@
 """Make a report of a study: tables, intervals, performance profiles and learning curves, as Markdown with pictures.
 
     python training/report.py runs/studies/<name>
+    python training/report.py runs/studies/<name> --out training/studies/<name> --keep
 
 It is made from the results files of the study's runs alone, and lists the commands that made these. Made again from the
 same files, it is the same. Runs that are not finished are named, and left out.
@@ -36,6 +37,8 @@ class Args:
     """Where the report goes; by default into the study's directory, as report/."""
     resamples: int = RESAMPLES
     """Of the bootstrap."""
+    keep: bool = False
+    """Put the results of all runs beside the report, in runs/: training/suite.py --adopt goes on from there."""
 
 
 def main(args: Args) -> None:
@@ -54,6 +57,8 @@ def main(args: Args) -> None:
     command = shlex.join(["python", "training/report.py", str(args.study)])
     pictures = draw(out, figures, curves)
     write_file(out / "results.json", dump_json({"study": study.name, "command": command, **to_plain(figures)}))
+    for run in found if args.keep else ():
+        directory.keep(run, out / "runs")
     text = render(study, directory, list(found), figures, pictures, command)
     write_file(out / "report.md", text.encode())
     print(text.partition("\n## Commands")[0])

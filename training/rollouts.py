@@ -82,10 +82,10 @@ def with_rows(state: Any, count: int) -> Any:
 
 
 class Rollout:
-    """`horizon` imagined steps from a state on, again and again; with pixels, every row's frame is decoded."""
+    """`horizon` imagined steps from a state on, again and again."""
 
-    def __init__(self, model: Any, start: Any, horizon: int, *, pixels: bool = False) -> None:
-        self.model, self.start, self.horizon, self.pixels = model, start, horizon, pixels
+    def __init__(self, model: Any, start: Any, horizon: int) -> None:
+        self.model, self.start, self.horizon = model, start, horizon
         rows = len(next(tree.leaves(start)))
         self.actions, self.seeds = sample_actions(model.spec.actions, rows), torch.arange(rows)
         self.restart()
@@ -98,8 +98,6 @@ class Rollout:
         """One imagined step."""
         noise = Noise(self.seeds, torch.full_like(self.seeds, self.steps))
         self.state, _ = self.model.step(self.state, self.actions, noise)
-        if self.pixels:
-            self.model.decode(self.state)
         self.steps += 1
 
     def run(self) -> None:
@@ -112,6 +110,10 @@ class Rollout:
         self.step()  # the first step after something else finds nothing in the caches of the processor
         self.restart()
         return [timed(self.run) / self.horizon]
+
+    def single_frame(self) -> list[float]:
+        """Seconds of decoding every row's frame, once."""
+        return [timed(lambda: self.model.decode(self.state))]
 
     def single_steps(self) -> list[float]:
         """Seconds of every step of one rollout but the first, which finds nothing in the caches of the processor."""

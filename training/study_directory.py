@@ -80,6 +80,22 @@ class StudyDirectory:
         value: dict[str, Any] = parse_json(path.read_bytes(), str(path))
         return value
 
+    def adopt(self, run: Run, kept: Path) -> bool:
+        """Take over the results of a run that `keep` put into another place; whether there were any to take."""
+        source = kept / f"{run.key}.json"
+        if self.finished(run) or not source.is_file():
+            return False
+        data = source.read_bytes()
+        parse_json(data, str(source))
+        write_file(self.prepare(run) / "results.json", data)
+        self._append({"run": run.key, "outcome": "adopted", "from": str(kept)})
+        return True
+
+    def keep(self, run: Run, kept: Path) -> None:
+        """Put the results of a finished run into another place, from where `adopt` takes them over."""
+        kept.mkdir(parents=True, exist_ok=True)
+        write_file(kept / f"{run.key}.json", (self.path / run.key / "results.json").read_bytes())
+
     def record(self, run: Run, attempt: Attempt) -> None:
         """Keep what an attempt came to: first the results, then the line in the journal."""
         if attempt.results is not None and not self.finished(run):

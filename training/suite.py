@@ -3,6 +3,7 @@
     python training/suite.py study.json                # one run per core
     python training/suite.py study.json --ray auto     # on the cluster that this machine belongs to
     python training/suite.py study.json --plan         # only say what would be run
+    python training/suite.py study.json --adopt training/studies/minatar/runs    # go on with what a report kept
 
 What is finished is never run again: after Ctrl-C, a power cut or with more seeds in the file, the same command goes on.
 A run that fails is tried again, from where it came to, and in the end left aside while the others go on. The exit code
@@ -48,6 +49,9 @@ class Args:
     """GPUs of a run, or the share of one; on Ray."""
     again: bool = False
     """Try once more what has failed."""
+    adopt: Path | None = None
+    """Results of runs that are finished, as `training/report.py --keep` leaves them; they are not run again. A run is
+    the same if all its commands are."""
     plan: bool = False
     """Print the commands that are left to run, and run none."""
 
@@ -117,6 +121,8 @@ def main(args: Args, scripts: Mapping[str, Path] = SCRIPTS) -> int:
         print(f"# {len(left)} of {len(list(study.runs()))} runs are left")
         return 0
     with directory.lead(study):
+        if args.adopt is not None:
+            print(f"adopted {sum(directory.adopt(run, args.adopt) for run in study.runs())} results of {args.adopt}")
         workers = build_workers(args, study)
         drive = Drive(study, directory, scripts, again=args.again)
         try:

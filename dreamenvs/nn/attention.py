@@ -55,14 +55,14 @@ def attend_visible(queries: Tensor, keys: Tensor, values: Tensor, visible: Tenso
     return torch.matmul(scores.masked_fill(~visible, -torch.inf).softmax(-1), values)
 
 
-def attend_few(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> Tensor:
+def attend_few(queries: Tensor, keys: Tensor, values: Tensor, concealed: Tensor | None) -> Tensor:
     """Attention (N, T, head_dim) of a few queries each (N, T, head_dim) to keys and values (N, S, head_dim).
 
-    `visible` (N, T, S) hides the rest; None shows all, with the same bits as a mask that does.
+    `concealed` (N, T, S) is not seen; None shows all, with the same bits as a mask that does.
     """
     scores = torch.bmm(queries * queries.shape[-1] ** -0.5, keys.mT)
-    if visible is not None:
-        scores.masked_fill_(~visible, -torch.inf)
+    if concealed is not None:
+        scores.masked_fill_(concealed, -torch.inf)
     weights = scores.softmax(-1)
     attended = torch.bmm(weights[..., :PIECE], values[:, :PIECE])
     for start in range(PIECE, keys.shape[1], PIECE):
@@ -72,23 +72,30 @@ def attend_few(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | 
 
 
 class Bags(NamedTuple):
-    """Where each of N queries finds its S values in a table: made once for all layers of a ring."""
+    """Where each of N · T queries finds its S values in a table."""
 
-    places: Tensor  # (N · S,) int64
-    starts: Tensor  # (N,) int64
+    places: Tensor  # (N · T · S,) int64
+    starts: Tensor  # (N · T,) int64
 
 
-def attend_one(query: Tensor, keys: Tensor, table: Tensor, bags: Bags, concealed: Tensor | None) -> Tensor:
-    """`attend_few` of one query each (N, head_dim) to keys (N, S, head_dim) and values in a table (…, head_dim).
+def bags_of(count: int, stride: int, length: int, queries: int, device: torch.device) -> Bags:
+    """Bags of `count` stretches of `length` values, which begin every `stride` vectors, for so many queries each."""
+    stretches = torch.arange(count, device=device)[:, None] * stride + torch.arange(length, device=device)
+    places = stretches[:, None].expand(-1, queries, -1).reshape(-1)
+    return Bags(places, torch.arange(0, len(places), length, device=device))
 
-    What is read once is read at the speed of memory: keys times a column, and values as a bag of embeddings. BLAS takes
-    half as long again for a row times keys, and twice as long for weights times values. `concealed` (N, S) is not seen.
+
+def attend_bags(queries: Tensor, keys: Tensor, table: Tensor, bags: Bags, concealed: Tensor | None) -> Tensor:
+    """`attend_few` with the values in a table (…, head_dim).
+
+    For one query or two, what is read once is read at the speed of memory: keys times columns, and values as bags of
+    embeddings. BLAS takes half as long again for rows times keys, and twice as long for weights times values.
     """
-    # As the transpose of a row: BLAS takes three times as long for a column that is made by `[..., None]`.
-    scores = torch.bmm(keys, (query * query.shape[-1] ** -0.5)[:, None].mT).view(keys.shape[:2])
+    # As the transposes of rows: BLAS takes three times as long for a column that is made by `[..., None]`.
+    scores = torch.bmm(keys, (queries * queries.shape[-1] ** -0.5).mT).mT
     if concealed is not None:
-        scores.masked_fill_(concealed, -torch.inf)
-    weights = scores.softmax(-1).view(-1)
+        scores = scores.masked_fill_(concealed, -torch.inf)
+    weights = scores.contiguous().softmax(-1).view(-1)
     # Not by way of F.embedding_bag, whose checks take as long as the bags of a few rows.
     attended: Tensor = torch.embedding_bag(table, bags.places, bags.starts, False, 0, False, weights)[0]
-    return attended
+    return attended.view(queries.shape)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dreamenvs.nn.attention import Bags
+from dreamenvs.nn.attention import Bags, bags_of
 
 
 class TransformerCache(NamedTuple):
@@ -27,25 +27,20 @@ class TransformerCache(NamedTuple):
     tip: Tensor  # (B,) int64, inputs in the ring: one tensor that all caches over the same ring share and advance
 
 
-class View(NamedTuple):
-    """The part of a ring that is read: its first `span` slots, and which of them each new input sees."""
+class Plan(NamedTuple):
+    """Where the next T inputs of every row go, and what they see of the first `span` slots: the same in all layers."""
 
     span: int
-    visible: Tensor  # (B · heads, T, span) bool
+    concealed: Tensor | None  # (B · heads, T, span) bool; None if all are seen
+    first: int | None
+    """The first of their slots, if it is that of all rows and the others follow it."""
+    slots: Tensor | None  # (layers, B · heads · T) otherwise: indices into the vectors of a ring
+    bags: Bags | None
+    """Where the values of the first layer lie among the vectors of a ring, if the inputs are few, on a CPU."""
 
 
-class StepPlan(NamedTuple):
-    """Where one more input of every row goes, and what it sees of the first `span` slots."""
-
-    span: int
-    concealed: Tensor | None  # (B · heads, span) bool; None if all are seen
-    slot: int | None
-    """Of all rows, if they have the same age."""
-    slots: Tensor | None  # (layers, B · heads), if they have not: indices into the vectors of a ring
-    bags: Bags
-    """Where the values of the first layer lie among the vectors of a ring."""
-
-
+FEW = 3
+"""Inputs for which values are read as bags: BLAS is as fast for more."""
 BLOCK = 32
 
 
@@ -90,7 +85,7 @@ def claim_ring(cache: TransformerCache, window: int) -> TransformerCache:
     return cache if check_fresh(cache, window) and writable else copy_ring(cache, window)
 
 
-def next_slots(cache: TransformerCache, count: int = 1) -> Tensor:
+def next_slots(cache: TransformerCache, count: int) -> Tensor:
     """(layers, B · heads · T) where the next `count` inputs go, as indices into the vectors of a ring."""
     rows, heads, layers, slots, _ = cache.keys.shape
     device = cache.keys.device
@@ -99,44 +94,35 @@ def next_slots(cache: TransformerCache, count: int = 1) -> Tensor:
     return (starts + places[:, None, None]).permute(2, 0, 1, 3).reshape(layers, -1)
 
 
-def next_view(cache: TransformerCache, window: int, count: int) -> View:
-    """What the next `count` inputs of every row see of the ring, once they are in it."""
-    heads, slots = cache.keys.shape[1], cache.keys.shape[3]
-    # Whole blocks, as in `plan_step`.
-    span = min(slots, ((int(cache.position.max()) + count - 1) // BLOCK + 1) * BLOCK)
-    ages = cache.position[:, None] + torch.arange(count, device=cache.keys.device)  # (B, T)
-    held = held_inputs(cache._replace(position=cache.position + count))[:, None, :span]
-    visible = (held >= 0) & (held <= ages[..., None]) & (held > ages[..., None] - window)
-    return View(span, visible.repeat_interleave(heads, 0))
-
-
-def plan_step(cache: TransformerCache, window: int) -> StepPlan:
-    """How the next input of every row goes into the ring, and what it reads of it: the same in all layers."""
+def plan_inputs(cache: TransformerCache, window: int, count: int) -> Plan:
+    """How the next `count` inputs of every row go into the ring, and what they read of it."""
     rows, heads, layers, slots, _ = cache.keys.shape
     device = cache.keys.device
     youngest, oldest = (int(age) for age in torch.aminmax(cache.position))
     # A whole number of blocks, so that a row's sums are added up alike whatever the ages of the others.
-    span = min(slots, (oldest // BLOCK + 1) * BLOCK)
+    span = min(slots, ((oldest + count - 1) // BLOCK + 1) * BLOCK)
     concealed = None
-    if youngest < span - 1 or (slots != window and oldest >= window):
-        held = held_inputs(cache._replace(position=cache.position + 1))[:, :span]
-        seen = (held >= 0) & (held > cache.position[:, None] - window)
+    if count > 1 or youngest < span - 1 or (slots != window and oldest >= window):
+        ages = cache.position[:, None] + torch.arange(count, device=device)  # (B, T)
+        held = held_inputs(cache._replace(position=cache.position + count))[:, None, :span]
+        seen = (held >= 0) & (held <= ages[..., None]) & (held > ages[..., None] - window)
         concealed = (~seen).repeat_interleave(heads, 0)
-    places = torch.arange(rows * heads, device=device)[:, None] * (layers * slots) + torch.arange(span, device=device)
-    return StepPlan(
+    few = count <= FEW and device.type == "cpu"
+    side_by_side = youngest == oldest and oldest % slots + count <= slots
+    return Plan(
         span=span,
         concealed=concealed,
-        slot=oldest % slots if youngest == oldest else None,
-        slots=None if youngest == oldest else next_slots(cache),
-        bags=Bags(places.flatten(), torch.arange(0, rows * heads * span, span, device=device)),
+        first=oldest % slots if side_by_side else None,
+        slots=None if side_by_side else next_slots(cache, count),
+        bags=bags_of(rows * heads, layers * slots, span, count, device) if few else None,
     )
 
 
-def step_writers(ring: Tensor, plan: StepPlan) -> list[Callable[[Tensor], object]]:
-    """For each layer, what puts entries (B, heads, head_dim), one of each row, into a ring."""
-    if plan.slot is not None:
-        return [place.copy_ for place in ring[:, :, :, plan.slot].unbind(2)]
-    assert plan.slots is not None
+def writers(ring: Tensor, plan: Plan, count: int) -> list[Callable[[Tensor], object]]:
+    """For each layer, what puts entries (B, heads, T, head_dim) into a ring, as planned for `count` inputs."""
+    if plan.slots is None:
+        first = plan.first or 0
+        return [place.copy_ for place in ring[:, :, :, first : first + count].unbind(2)]
     vectors = ring.view(-1, ring.shape[-1])
     return [partial(_scatter, vectors, slots) for slots in plan.slots.unbind()]
 

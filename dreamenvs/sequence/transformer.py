@@ -12,7 +12,7 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from dreamenvs.nn.attention import attend_band, attend_few, attend_one, attend_visible
+from dreamenvs.nn.attention import attend_bags, attend_band, attend_few, attend_visible
 from dreamenvs.sequence.cache import (
     BLOCK,
     TransformerCache,
@@ -21,11 +21,9 @@ from dreamenvs.sequence.cache import (
     copy_ring,
     held_inputs,
     initial_ring,
-    next_slots,
-    next_view,
-    plan_step,
-    step_writers,
+    plan_inputs,
     write_last,
+    writers,
 )
 from dreamenvs.sequence.layers import LAYERS, NORMS, as_layers
 from dreamenvs.sequence.positions import PositionsName, build_positions
@@ -124,7 +122,7 @@ class Transformer(nn.Module):
         config = self.config
         slots = config.window
         if config.slack:
-            # Whole blocks, as in `next_view`: a sum over other numbers of slots may be rounded differently.
+            # Whole blocks, as in `plan_inputs`: a sum over other numbers of slots may be rounded differently.
             slots = -(-(config.window + config.slack) // BLOCK) * BLOCK
         shape = (rows, config.heads, config.layers, slots, self.head_dim)
         return initial_ring(shape, next(self.parameters()))
@@ -153,50 +151,34 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def step(self, inputs: Tensor, cache: TransformerCache) -> tuple[Tensor, TransformerCache]:
         """Hidden (B, D) of one more input (B, D), without gradients; past the window all ages cost the same."""
-        return self._append_one(inputs, claim_ring(cache, self.config.window))
+        hidden, cache = self._append(inputs[:, None], cache)
+        return hidden[:, 0], cache
 
     def _append(self, inputs: Tensor, cache: TransformerCache) -> tuple[Tensor, TransformerCache]:
         """`extend` in place, by no more inputs than there is room for beside all that they see."""
-        rows, count = inputs.shape[:2]
+        count, width = inputs.shape[1:]
         cache = claim_ring(cache, self.config.window)
-        if count == 1:
-            hidden, cache = self._append_one(inputs[:, 0], cache)
-            return hidden[:, None], cache
-        slots, (span, visible) = next_slots(cache, count), next_view(cache, self.config.window, count)
-        all_keys, all_values = cache.keys.flatten(0, 1), cache.values.flatten(0, 1)  # (B · heads, layers, slots, d)
-        key_slots, value_slots = cache.keys.view(-1, self.head_dim), cache.values.view(-1, self.head_dim)
+        plan = plan_inputs(cache, self.config.window, count)
+        write_keys, write_values = (writers(ring, plan, count) for ring in (cache.keys, cache.values))
+        # Of each layer (B · heads, span, d).
+        all_keys, all_values = (ring.flatten(0, 1)[:, :, : plan.span].unbind(1) for ring in (cache.keys, cache.values))
+        vectors, slots = cache.values.view(-1, self.head_dim), cache.values.shape[3]
         positions = cache.position[:, None] + torch.arange(count, device=inputs.device)
         turns, hidden = self.positions.turns(positions, inputs.dtype), self.positions.place(inputs, positions)
         for i, layer in enumerate(as_layers(self.blocks)):
-            # (B, T, heads, d) as (B · heads, T, d): a view of one input, a copy of several.
-            parts = (part.transpose(1, 2).reshape(-1, count, self.head_dim) for part in layer.project(hidden, turns))
-            queries, keys, values = parts
-            key_slots.index_copy_(0, slots[i], keys.reshape(-1, self.head_dim))
-            value_slots.index_copy_(0, slots[i], values.reshape(-1, self.head_dim))
-            attended = attend_few(queries, all_keys[:, i, :span], all_values[:, i, :span], visible)
-            attended = attended.view(rows, -1, count, self.head_dim).transpose(1, 2).reshape(inputs.shape)
+            queries, keys, values = (part.transpose(1, 2) for part in layer.project(hidden, turns))
+            write_keys[i](keys)
+            write_values[i](values)
+            queries = queries.reshape(-1, count, self.head_dim)
+            if plan.bags is None:
+                attended = attend_few(queries, all_keys[i], all_values[i], plan.concealed)
+            else:
+                # Bags are of the first layer; the values of another lie as far behind as its slots do.
+                attended = attend_bags(queries, all_keys[i], vectors[i * slots :], plan.bags, plan.concealed)
+            attended = attended.view(len(inputs), -1, count, self.head_dim).transpose(1, 2).reshape(-1, count, width)
             hidden = layer.finish(hidden, attended)
         cache.tip.add_(count)
         return self.final_norm(hidden), cache._replace(position=cache.position + count)
-
-    def _append_one(self, inputs: Tensor, cache: TransformerCache) -> tuple[Tensor, TransformerCache]:
-        """`_append` of inputs (B, D), one for each row."""
-        plan, slots = plan_step(cache, self.config.window), cache.keys.shape[3]
-        write_keys, write_values = (step_writers(ring, plan) for ring in (cache.keys, cache.values))
-        all_keys = cache.keys.flatten(0, 1)[:, :, : plan.span].unbind(1)  # of each layer (B · heads, span, d)
-        all_values = cache.values.view(-1, self.head_dim)
-        turns = self.positions.turns(cache.position, inputs.dtype)
-        hidden = self.positions.place(inputs[:, None], cache.position[:, None])[:, 0]
-        for i, layer in enumerate(as_layers(self.blocks)):
-            query, key, value = layer.project(hidden, turns)
-            write_keys[i](key)
-            write_values[i](value)
-            # Bags are of the first layer; the values of another lie as far behind as its slots do.
-            values = all_values[i * slots :]
-            attended = attend_one(query.reshape(-1, self.head_dim), all_keys[i], values, plan.bags, plan.concealed)
-            hidden = layer.finish(hidden, attended.view(inputs.shape))
-        cache.tip.add_(1)
-        return self.final_norm(hidden), cache._replace(position=cache.position + 1)
 
     def flops_per_step(self) -> int:
         """Floating-point operations of one `step`, per row, with a full window, without norms and activations."""

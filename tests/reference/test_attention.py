@@ -8,7 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from dreamenvs.nn.attention import attend_band, attend_few, attend_visible, band, rotary_turns, rotate
+from dreamenvs.nn.attention import (
+    attend_bags,
+    attend_band,
+    attend_few,
+    attend_visible,
+    bags_of,
+    band,
+    rotary_turns,
+    rotate,
+    rotate_,
+)
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 
 HEAD_DIM = 6
@@ -77,14 +87,30 @@ def test_masked_attention_matches_the_band() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_few_queries_match_the_last_of_many(count: int) -> None:
     queries, keys, values = (part.flatten(0, 1) for part in random_heads(9))
-    visible = band(9, 3, queries.device)[-count:].expand(4, count, 9)
+    concealed = ~band(9, 3, queries.device)[-count:].expand(4, count, 9)
     last = queries[:, -count:]
     expected = attend_band(queries[None], keys[None], values[None], 3)[0, :, -count:]
-    torch.testing.assert_close(attend_few(last, keys, values, visible), expected, rtol=1e-12, atol=1e-12)
-    everything = attend_few(last, keys, values, None)
-    assert torch.equal(everything, attend_few(last, keys, values, torch.ones(4, count, 9, dtype=torch.bool)))
     whole = attend_band(queries, keys, values, 9)[:, -1]
-    torch.testing.assert_close(everything[:, -1], whole, rtol=1e-12, atol=1e-12)
+    # Values in a table, with two vectors before those of each and one after them.
+    table = torch.nn.functional.pad(values, (0, 0, 2, 1), value=float("nan")).flatten(0, 1)[2:]
+    bags = bags_of(4, 12, 9, count, queries.device)
+
+    def in_bags(queries: Tensor, keys: Tensor, values: Tensor, concealed: Tensor | None) -> Tensor:
+        return attend_bags(queries, keys, table, bags, concealed)
+
+    for attend in (attend_few, in_bags):
+        torch.testing.assert_close(attend(last, keys, values, concealed), expected, rtol=1e-12, atol=1e-12)
+        everything = attend(last, keys, values, None)
+        assert torch.equal(everything, attend(last, keys, values, torch.zeros(4, count, 9, dtype=torch.bool)))
+        torch.testing.assert_close(everything[:, -1], whole, rtol=1e-12, atol=1e-12)
+
+
+def test_rotation_in_place_is_rotation() -> None:
+    turns = rotary_turns(torch.arange(3), HEAD_DIM, torch.float64)
+    inputs = torch.randn(3, HEAD_DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = rotate(inputs, turns)
+    assert torch.equal(rotate_(inputs, turns), expected)
+    assert torch.equal(inputs, expected)
 
 
 def test_rotation_keeps_low_precision() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -266,6 +267,21 @@ def test_results_that_nobody_fetched_are_not_made_again() -> None:
     assert starts(only.key) == 1
 
 
+def test_results_that_were_kept_are_adopted_elsewhere(tmp_path: Path) -> None:
+    write_study(families=["one", "two"], seeds=[0])
+    run()
+    first, second = all_runs()
+    directory().keep(first, tmp_path / "kept")
+    for each in (first, second):
+        shutil.rmtree(directory().path / each.key)
+    said = run("--adopt", str(tmp_path / "kept"))
+    assert "adopted 1 results" in said
+    assert directory().results(first) == {"score": 3, "starts": 1}
+    assert not list((directory().path / first.key).rglob("starts"))
+    assert starts(second.key) == 1
+    assert "adopted 0 results" in run("--adopt", str(tmp_path / "kept"))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="XDG directories")
 def test_a_machine_without_the_study_works_on_its_own_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "disk"))
@@ -393,9 +409,23 @@ def test_a_variant_may_be_of_some_families_only() -> None:
     assert [(run.method, run.seed) for run in some.runs()] == [(m, s) for s in (0, 1) for m in some.methods()]
 
 
+def test_a_family_may_have_options_of_its_own() -> None:
+    both = study(
+        families=["iris", "rem"],
+        variants={"": [], "wide": ["--wide"]},
+        family_options={"rem": ["--rows", "{seed}"]},
+        commands=[["evaluate.py", "{directory}", "{options}"]],
+        seeds=[7],
+    )
+    words = {run.method: run.filled()[0][2:] for run in both.runs()}
+    rows = ("--rows", "7")
+    assert words == {"iris": (), "iris wide": ("--wide",), "rem": rows, "rem wide": (*rows, "--wide")}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"family_options": {"stepvq": ["--wide"]}}, r"families are \['iris'\]"),
         ({"family": []}, "unknown key 'family'"),
         ({"families": []}, "there must be one at least"),
         ({"seeds": [1, 1]}, "none twice"),

@@ -61,3 +61,14 @@ def test_a_share_of_the_updates_is_made() -> None:
     assert with_updates(vary("STORM", None), {"joint": None}) == vary("STORM", None)
     with pytest.raises(SystemExit, match="--update-share is 0; it is above 0"):
         with_updates(vary("STORM", None), {}, 0)
+
+
+def test_batches_of_the_dynamics() -> None:
+    with_batches = import_module("variants").with_batches
+    turns, usual = with_batches(vary("STEPVQ", None), 3, 5).optimization, vary("STEPVQ", None).optimization
+    assert (turns.dynamics.rows, turns.dynamics.length) == (3, 5)
+    assert turns.tokenizer == usual.tokenizer
+    joint = with_batches(vary("STORM", None), None, 5).optimization
+    assert (joint.rows, joint.length) == (vary("STORM", None).optimization.rows, 5)
+    with pytest.raises(SystemExit, match="--batch-rows is 0"):
+        with_batches(vary("STORM", None), 0, None)
