@@ -48,7 +48,7 @@ def measure_imagination(
 
 
 def imagine(family: str, model: Any, moment: Moment, horizon: int, counts: Sequence[int], seconds: float) -> list[Row]:
-    """From one moment on, for each number of rows: the step alone, and with every row's frame, which is decoded apart."""
+    """From one moment on, for each number of rows: the step alone, and with every row's frame, decoded apart."""
     lines = []
     mflop = Rollout(model, moment.state, horizon).mflop()
     for count in counts:
