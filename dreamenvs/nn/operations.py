@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+
+from dreamenvs.nn.packed import AVAILABLE
 
 
 def operation_counter() -> FlopCounterMode:
@@ -30,10 +32,11 @@ def _bags(table: Sequence[int], places: Sequence[int], *others: Any, **more: Any
     return 2 * math.prod(places) * table[-1]
 
 
-_UNKNOWN = {
+_UNKNOWN: dict[Any, Callable[..., int]] = {
     torch.ops.aten.addmm_: _sum_of_products,
     torch.ops.aten.baddbmm_: _sum_of_products,
     torch.ops.aten._embedding_bag: _bags,
     torch.ops.aten._embedding_bag_forward_only: _bags,
-    torch.ops.mkldnn._linear_pointwise: _packed,
 }
+if AVAILABLE:
+    _UNKNOWN[torch.ops.mkldnn._linear_pointwise] = _packed

@@ -91,6 +91,10 @@ def change_in_inference(linear: RowLinear) -> None:
         linear.weight.mul_(2)
 
 
+def change_behind_torch(linear: RowLinear) -> None:
+    linear.weight.data.mul_(2)
+
+
 def load_others(linear: RowLinear) -> None:
     linear.load_state_dict({"weight": torch.randn(4, 6), "bias": torch.zeros(4)})
 
@@ -112,7 +116,8 @@ def replace_the_data(linear: RowLinear) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [change_in_place, change_in_inference, load_others, learn, give_another, replace_the_data]
+    "change",
+    [change_in_place, change_in_inference, change_behind_torch, load_others, learn, give_another, replace_the_data],
 )
 def test_a_weight_that_changes_is_packed_again(change: Any) -> None:
     torch.manual_seed(0)
