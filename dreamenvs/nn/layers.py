@@ -168,7 +168,8 @@ class GroupRMSNorm(nn.Module):
 
 def _rms_norm(inputs: Tensor, eps: float) -> Tensor:
     if torch.is_grad_enabled():
-        return F.rms_norm(inputs, inputs.shape[-1:], eps=eps)
+        # Not F.rms_norm, whose gradient goes through a power that takes a fifth of an update's time.
+        return inputs * (inputs.square().mean(-1, keepdim=True) + eps).rsqrt()
     # What lies in columns would be summed in an order that depends on the number of rows.
     inputs = inputs.contiguous()
     lengths: Tensor = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True)

@@ -117,11 +117,13 @@ def add_residual(hidden: Tensor, inputs: Tensor, linear: nn.Linear, dropout: flo
 def split_heads(projected: Tensor, heads: int, turns: Tensor | None) -> tuple[Tensor, ...]:
     """Queries, keys and values (..., heads, head_dim) of what one matrix made of them (..., 3·D), turned if at all."""
     parts = projected.contiguous().view(*projected.shape[:-1], 3 * heads, -1)
+    # In splits: the gradients of slices would each be a tensor of zeros but for a part.
     if turns is None:
-        return parts[..., :heads, :], parts[..., heads : 2 * heads, :], parts[..., 2 * heads :, :]
+        return parts.split_with_sizes([heads] * 3, -2)
+    both, values = parts.split_with_sizes([2 * heads, heads], -2)
     alone = not torch.is_grad_enabled() and turns.dtype.to_real() == parts.dtype
-    turned = (rotate_ if alone else rotate)(parts[..., : 2 * heads, :], turns)
-    return turned[..., :heads, :], turned[..., heads:, :], parts[..., 2 * heads :, :]
+    turned = (rotate_ if alone else rotate)(both, turns)
+    return *turned.split_with_sizes([heads, heads], -2), values
 
 
 LAYERS: dict[str, type[LeanLayer] | type[GPTLayer] | type[PostLayer]] = {

@@ -59,9 +59,10 @@ class RetNetLayer(nn.Module):
 
     def project(self, hidden: Tensor) -> Projected:
         """What to retain of hidden (B, T, D)."""
-        projected = self.qkvg(self.retention_norm(hidden)).unflatten(-1, (4, self.heads, -1))
-        queries, keys, values = projected[..., :3, :, :].permute(2, 0, 3, 1, 4).unbind()
-        return Projected(queries, keys, values, projected[..., 3, :, :].flatten(-2))
+        # In chunks: the gradients of slices would each be a tensor of zeros but for a part.
+        *heads, gate = self.qkvg(self.retention_norm(hidden)).chunk(4, -1)
+        queries, keys, values = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in heads)
+        return Projected(queries, keys, values, gate)
 
     def finish(self, hidden: Tensor, retained: Tensor, gate: Tensor) -> Tensor:
         """Hidden (B, T, D) after the layer, given what its heads retained (B, heads, T, d)."""
