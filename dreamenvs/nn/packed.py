@@ -1,9 +1,10 @@
 """Rows times weights that lie in memory as oneDNN reads them, where torch has oneDNN and no gradient is asked for.
 
-A weight is rearranged when it is first used, and again when it has changed: torch counts changes, but for those through
-`weight.data`, of which some numbers are looked at. Against BLAS on plain weights a product
-of 64 rows took three quarters of the time on an AMD processor, and one of a single row, which BLAS had to be given as
-sixteen, less than half. Every row is summed alike, whatever their number and that of the threads.
+A weight is rearranged when it is first used, and again when it has changed. Torch counts changes, but for those through
+`weight.data`; so some of the numbers are looked at, too, and who changes others alone in this way is not noticed.
+Against BLAS on plain weights a product of 64 rows took three quarters of the time on an AMD processor, and one of a
+single row, which BLAS had to be given as sixteen, less than half. Every row is summed alike, whatever their number and
+that of the threads.
 """
 
 from __future__ import annotations
