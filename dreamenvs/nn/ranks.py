@@ -84,17 +84,24 @@ def gather(vectors: Tensor) -> Tensor:
 
 @torch.no_grad()
 def choose(vectors: Tensor, count: int) -> Tensor:
-    """Random ones (count, D) of the vectors (N, D) of all ranks, with replacement, the same on each rank."""
+    """Random ones (count, D) of the vectors (N, D) of all ranks, the same on each rank; none again before all were."""
     group = _group.get()
     if group is None:
-        return vectors[torch.randint(len(vectors), (count,), device=vectors.device)]
+        return vectors[_places(count, len(vectors), vectors.device)]
     sizes = _sizes(vectors, group)
-    places = broadcast_(torch.randint(sum(sizes), (count,), device=vectors.device), group)
+    places = broadcast_(_places(count, sum(sizes), vectors.device), group)
     own = places - sum(sizes[: dist.get_rank(group)])
     mine = (own >= 0) & (own < len(vectors))
     chosen = vectors.new_zeros(count, *vectors.shape[1:])
     chosen[mine] = vectors[own[mine]]
     return sum_(chosen, group)
+
+
+def _places(count: int, total: int, device: torch.device) -> Tensor:
+    """Random numbers (count,) below `total`."""
+    # Two codes in the place of one vector are one too few, and rounding would decide which of them is the nearest.
+    rounds = max(1, -(-count // total))
+    return torch.cat([torch.randperm(total, device=device) for _ in range(rounds)])[:count]
 
 
 @torch.no_grad()

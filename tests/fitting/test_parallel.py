@@ -180,7 +180,8 @@ def test_sums_are_over_all_ranks(results: dict[str, list[dict[str, Tensor]]]) ->
             assert torch.allclose(rank[f"mean{share}"], whole.mean(), rtol=1e-12)
         assert rank["flags"].tolist() == [False, True, True]
     assert torch.equal(one["chosen"], other["chosen"])
-    assert len(one["chosen"].unique(dim=0)) > 3
+    assert one["chosen"].unique(dim=0, return_counts=True)[1].tolist() == [6] * 5  # none again before all were
+    assert hook.choose(whole, 0).shape == (0, 4)
     assert all((whole == chosen).all(1).any() for chosen in one["chosen"])
     assert (one["alone"].item(), other["alone"].item()) == (0.0, 1.0)
 
