@@ -1,7 +1,6 @@
 """PPO learns in a dream of MinAtar Breakout, then plays the real game: pip install "dreamenvs[sb3,minatar,train]".
 
-No real step is taken while it learns. Afterwards the world model watches the real frames and gives the policy the same
-features as in the dream. `make dream` runs this; it leaves dream.png and dream.gif behind.
+No real step is taken while it learns; then the world model watches the real frames for it. Leaves dream.png and dream.gif.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dreamenvs.evaluation.open_loop import imagine_beside
 from dreamenvs.evaluation.pictures import side_by_side, write_gif
 from dreamenvs.evaluation.transfer import Transfer, transfer
 
-DREAM: dict[str, Any] = {"obs_type": "latent", "horizon": 100}  # short dreams, for errors add up
+DREAM: dict[str, Any] = {"obs_type": "latent", "horizon": 70}  # short dreams, for errors add up
 
 
 class Progress(BaseCallback):
@@ -71,6 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--id", default="dreamenvs/STEPVQ-MinAtarBreakout-v0", help="which dream")
     parser.add_argument("--steps", type=int, default=500_000, help="imagined steps to learn from")
+    parser.add_argument("--seed", type=int, default=0, help="of PPO")
     parser.add_argument("--episodes", type=int, default=100, help="episodes to measure a policy with")
     parser.add_argument("--limit", type=int, default=5_000, help="real steps after which an episode is cut")
     args = parser.parse_args()
@@ -78,7 +78,7 @@ def main() -> None:
     dream = dreamenvs.load(args.id)
     env, net = VecMonitor(DreamVecEnv(dream, num_envs=64, **DREAM)), {"net_arch": [128, 128]}
     recipe: dict[str, Any] = {"n_steps": 64, "batch_size": 1024, "n_epochs": 4, "gamma": 0.98, "ent_coef": 0.01}
-    policy = PPO("MlpPolicy", env, lambda left: 1e-3 * left, policy_kwargs=net, seed=0, device="cpu", **recipe)
+    policy = PPO("MlpPolicy", env, lambda left: 1e-3 * left, policy_kwargs=net, seed=args.seed, device="cpu", **recipe)
     policy.learn(args.steps, callback=(progress := Progress(args.steps)))
     progress.bar.close()
 
