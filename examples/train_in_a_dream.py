@@ -1,6 +1,6 @@
 """PPO learns in a dream of MinAtar Breakout, then plays the real game: pip install "dreamenvs[sb3,minatar,train]".
 
-No real step is taken while it learns; then the world model watches the real frames for it. Leaves dream.png and dream.gif.
+No real step is taken while it learns; then the world model watches the real frames. Leaves dream.png and dream.gif.
 """
 
 from __future__ import annotations
