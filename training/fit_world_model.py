@@ -89,7 +89,7 @@ class Args:
     joint_updates: int | None = None
     """Updates of a model that is fitted all at once."""
     batch_rows: int | None = None
-    """Segments in a batch that the dynamics learn from; many small batches teach more in the same time than few."""
+    """Segments in a batch that the dynamics learn from; many small batches may teach more in the same time than few."""
     batch_length: int | None = None
     """Steps of these segments."""
     sampler: Literal["uniform", "count", "frequency"] = "uniform"

@@ -168,7 +168,7 @@ class GroupRMSNorm(nn.Module):
 
 def _rms_norm(inputs: Tensor, eps: float) -> Tensor:
     if torch.is_grad_enabled():
-        # Not F.rms_norm, whose gradient goes through a power that takes a fifth of an update's time.
+        # Not F.rms_norm, whose gradient goes through a power that took a fifth of a small update's time.
         return inputs * (inputs.square().mean(-1, keepdim=True) + eps).rsqrt()
     # What lies in columns would be summed in an order that depends on the number of rows.
     inputs = inputs.contiguous()

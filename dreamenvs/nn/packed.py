@@ -2,8 +2,9 @@
 
 A weight is rearranged when it is first used, and again when it has changed. Torch counts changes, but for those through
 `weight.data`; so some of the numbers are looked at, too, and who changes others alone in this way is not noticed.
-Against BLAS on plain weights a product of 64 rows took three quarters of the time on an AMD processor, and one of a
-single row, which BLAS had to be given as sixteen, less than half. Every row is summed alike, whatever their number and
+Against BLAS on plain weights a product of 64 rows took three quarters of the time on one thread of an AMD processor,
+and one of a single row, which BLAS had to be given as sixteen, less than half; between other work a call takes some
+45 microseconds at least, which eats that up for small weights. Every row is summed alike, whatever their number and
 that of the threads.
 """
 
