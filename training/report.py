@@ -18,7 +18,7 @@ import numpy as np
 import tyro
 from durable import write_file
 from report_figures import Curve, Figures, compute, to_plain
-from report_plots import draw_aggregates, draw_curves, draw_profiles
+from report_plots import draw_aggregates, draw_curves, draw_profiles, draw_returns
 from report_text import render
 from study import ReportConfig, Run
 from study_directory import StudyDirectory
@@ -110,7 +110,8 @@ def collect_curves(found: dict[Run, dict[str, Any]], config: ReportConfig) -> di
 
 def draw(out: Path, figures: Figures, curves: dict[str, dict[str, list[Curve]]]) -> list[str]:
     """The names of the plots that there is something for."""
-    names = []
+    names = ["returns.png"]
+    draw_returns(out / "returns.png", figures)
     if figures.aggregates:
         draw_aggregates(out / "aggregates.png", figures)
         draw_profiles(out / "profiles.png", figures)

@@ -35,26 +35,50 @@ def draw_aggregates(path: Path, figures: Figures) -> None:
     _save(figure, path)
 
 
+def draw_returns(path: Path, figures: Figures) -> None:
+    """Each run's return, their mean and its interval, and what papers state; a panel for each world."""
+    methods = list(figures.seeds)
+    figure, panels = _grid(len(figures.returns), 4.6, 1.4 + 0.32 * len(methods))
+    for axes, (world, estimates) in zip(panels, figures.returns.items(), strict=True):
+        for place, method in enumerate(methods):
+            color = f"C{place % 10}"
+            runs = list(figures.runs[world].get(method, {}).values())
+            axes.plot(runs, [place] * len(runs), "o", color=color, markersize=4, alpha=0.6)
+            if method in estimates:
+                value, low, high = estimates[method]
+                axes.plot([low, high], [place, place], color=color, linewidth=6, alpha=0.3)
+                axes.plot(value, place, "|", color=color, markersize=14, markeredgewidth=2)
+        for place, cited in enumerate(figures.published.get(world, {}).values()):
+            name = f"{cited.method}, published"
+            axes.axvline(cited.episode_return, color="0.4", linewidth=1, linestyle=(3 * place, (4, 4)), label=name)
+        if world in figures.published:
+            axes.legend(fontsize="small")
+        axes.set(title=world, xlabel="return", ylim=(len(methods) - 0.5, -0.5))
+        axes.set_yticks(range(len(methods)), methods)
+        axes.grid(axis="x", alpha=0.3)
+    _save(figure, path)
+
+
 def draw_profiles(path: Path, figures: Figures) -> None:
-    """The share of runs above each score."""
-    figure = Figure(figsize=(6, 3.8), layout="constrained")
-    axes = figure.subplots()
-    for method, profile in figures.profiles.items():
-        (line,) = axes.plot(profile.thresholds, profile.shares, label=method)
-        axes.fill_between(profile.thresholds, profile.low, profile.high, color=line.get_color(), alpha=0.2)
-    axes.set(xlabel=f"{figures.unit} τ", ylabel="share of runs above τ", ylim=(-0.02, 1.02))
-    axes.grid(alpha=0.3)
-    axes.legend()
+    """The share of runs above each score: a panel for each method, with the others in grey behind it."""
+    figure, panels = _grid(len(figures.profiles), 3.4, 2.6)
+    for place, (axes, (method, profile)) in enumerate(zip(panels, figures.profiles.items(), strict=True)):
+        for other in figures.profiles.values():
+            axes.plot(other.thresholds, other.shares, color="0.8", linewidth=0.8)
+        color = f"C{place % 10}"
+        axes.plot(profile.thresholds, profile.shares, color=color)
+        axes.fill_between(profile.thresholds, profile.low, profile.high, color=color, alpha=0.2)
+        axes.set(title=method, ylim=(-0.02, 1.02))
+        axes.grid(alpha=0.3)
+    figure.supxlabel(f"{figures.unit} τ")
+    figure.supylabel("share of runs above τ")
     _save(figure, path)
 
 
 def draw_curves(path: Path, curves: Mapping[str, Mapping[str, Sequence[Curve]]], figures: Figures) -> None:
     """Returns by real steps, a panel for each world: the mean over runs, the runs themselves, and what papers state."""
-    columns = min(COLUMNS, len(curves))
-    rows = math.ceil(len(curves) / columns)
-    figure = Figure(figsize=(4.2 * columns, 3.2 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, (world, methods) in zip(panels, curves.items(), strict=False):
+    figure, panels = _grid(len(curves), 4.2, 3.2)
+    for axes, (world, methods) in zip(panels, curves.items(), strict=True):
         for place, (method, runs) in enumerate(methods.items()):
             _draw_runs(axes, method, runs, f"C{place % 10}")
         for place, cited in enumerate(figures.published.get(world, {}).values()):
@@ -69,8 +93,6 @@ def draw_curves(path: Path, curves: Mapping[str, Mapping[str, Sequence[Curve]]],
         axes.set(title=world, xlabel="real steps", ylabel="return")
         axes.legend(fontsize="small")
         axes.grid(alpha=0.3)
-    for axes in panels[len(curves) :]:
-        axes.set_axis_off()
     _save(figure, path)
 
 
@@ -89,6 +111,17 @@ def _draw_runs(axes: Axes, method: str, runs: Sequence[Curve], color: str) -> No
     axes.plot(mean.steps, mean.scores, color=color, label=method)
     for run in runs if len(runs) > 1 else ():
         axes.plot(run.steps, run.scores, color=color, linewidth=0.6, alpha=0.4)
+
+
+def _grid(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels of this size, in rows."""
+    columns = min(COLUMNS, count)
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False).ravel())
+    for axes in panels[count:]:
+        axes.set_axis_off()
+    return figure, panels[:count]
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -15,6 +15,7 @@ from dreamenvs.evaluation.statistics import LEVEL, Estimate
 WIDE = 6
 """Columns of a table that people read with ease; one with more, and with fewer rows, is laid on its side."""
 CAPTIONS = {
+    "returns.png": "Returns: single runs as points, their mean, and its interval",
     "aggregates.png": "Aggregates and their intervals",
     "profiles.png": "Performance profiles: the share of runs above each score",
     "curves.png": "Learning curves: means over runs, and single runs",
@@ -56,15 +57,25 @@ def show(estimate: Estimate | None) -> str:
     """A figure and its interval, where there is one."""
     if estimate is None:
         return "–"
-    value, low, high = estimate
-    return f"{value:.4g}" if math.isnan(low) else f"{value:.4g} [{low:.4g}, {high:.4g}]"
+    value, low, high = map(show_number, estimate)
+    return value if math.isnan(estimate.low) or low == high == value else f"{value} [{low}, {high}]"
+
+
+def show_number(value: float) -> str:
+    """Four digits, or all before the point.
+
+    >>> show_number(0.123456), show_number(1338769.0)
+    ('0.1235', '1,338,769')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _overview(study: Study, finished: Sequence[Run], figures: Figures) -> str:
     total = len(list(study.runs()))
     text = (
         f"{len(finished)} of {total} runs are finished. Brackets are {LEVEL:.0%} percentile bootstrap intervals: of a "
-        f"return over its runs, of an aggregate stratified by world. A figure without brackets comes from one run."
+        f"return over its runs, of an aggregate stratified by world. A figure without brackets comes from one run, "
+        f"or from runs that agree."
     )
     if figures.unit == "return" and len(figures.returns) > 1:
         text += " Aggregates are of raw returns, in which worlds with large rewards weigh most."
@@ -86,7 +97,7 @@ def _returns(figures: Figures) -> str:
         known = figures.published.get(world, {})
         cells = [f"{show(estimates.get(m))} ({len(figures.runs[world].get(m, {}))})" for m in methods]
         rows.append(
-            [world, *cells, *(f"{known[name].episode_return:.4g}" if name in known else "–" for name in papers)]
+            [world, *cells, *(show_number(known[name].episode_return) if name in known else "–" for name in papers)]
         )
     columns = ["world", *(f"{method} (runs)" for method in methods), *(f"{name}, published" for name in papers)]
     if len(columns) > WIDE > len(rows):

@@ -79,7 +79,7 @@ def test_a_report_states_what_the_runs_did(capsys: pytest.CaptureFixture[str]) -
     for run in study.runs():
         assert (f"runs/{run.key}/results.json\n{run.typed()[0]}" in text) == (run.seed != 9)
     assert "python training/report.py study" in text
-    for name in ("aggregates", "profiles", "curves"):
+    for name in ("returns", "aggregates", "profiles", "curves"):
         assert f"({name}.png)" in text
         assert Path(f"study/report/{name}.png").read_bytes().startswith(b"\x89PNG")
 
@@ -136,13 +136,25 @@ def test_a_verdict_takes_more_than_a_few_runs_that_are_apart() -> None:
     assert 0.05 < module.permutation_test([(alike[0], alike[1])])[1] <= 1  # too many ways to count
 
 
+def test_figures_are_written_for_people() -> None:
+    text, estimate = import_module("report_text"), import_module("dreamenvs.evaluation.statistics").Estimate
+    assert text.show(estimate(1338769.0, 1338769.0, 1338769.0)) == "1,338,769"
+    assert text.show(estimate(9529.4, 893.27, 10041.6)) == "9,529 [893.3, 10,042]"
+    assert text.show(estimate(-0.12345, float("nan"), float("nan"))) == "-0.1235"
+    assert text.show(estimate(0.0, 0.0, 0.25)) == "0 [0, 0.25]"
+    assert text.show(None) == "–"
+
+
 def test_the_same_results_make_the_same_report() -> None:
     make_study()
     report()
     first = {path.name: path.read_bytes() for path in Path("study/report").iterdir()}
     report()
     assert first == {path.name: path.read_bytes() for path in Path("study/report").iterdir()}
-    assert set(first) == {"report.md", "results.json", "aggregates.png", "profiles.png", "curves.png"}
+    assert set(first) == {
+        *("report.md", "results.json"),
+        *("returns.png", "aggregates.png", "profiles.png", "curves.png"),
+    }
 
 
 def test_one_run_has_no_interval_and_no_curve_no_plot() -> None:
