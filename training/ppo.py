@@ -1,4 +1,4 @@
-"""PPO of Stable-Baselines3 in a dream: the recipe that the scripts share."""
+"""PPO of Stable-Baselines3, in a dream or not: the recipe that the scripts share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import VecMonitor
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from tqdm import tqdm
 
 from dreamenvs.checkpoint import Checkpoint
@@ -23,17 +23,11 @@ EXPLORATION = (0.0, 0.02, 0.1, 0.25)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig:
-    """How a policy learns in a dream."""
+class LearningConfig:
+    """How PPO learns, in a dream or not."""
 
     num_envs: int = 64
-    """Imagined episodes side by side."""
-    horizon: int = 100
-    """Imagined steps of an episode: in long ones a policy learns to live off the dream's errors, in short ones it sees
-    too little of what its actions lead to."""
-    temperature: float = 1.0
-    """Of the imagined frames. Below 1 the dream is more certain than it has reason to be, and hides chance from the
-    policy: in MinAtar Breakout, whose actions stick at random, 0.5 gave worse real returns than 1."""
+    """Episodes side by side."""
     n_steps: int = 64
     batch_size: int = 1024
     n_epochs: int = 4
@@ -45,18 +39,30 @@ class PPOConfig:
     """Of each of the two layers of actor and critic."""
 
 
-class Progress(BaseCallback):
-    """A progress bar with the mean return of the last imagined episodes."""
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(LearningConfig):
+    """How a policy learns in a dream."""
 
-    def __init__(self, steps: int, show: bool = True) -> None:
+    horizon: int = 100
+    """Imagined steps of an episode: in long ones a policy learns to live off the dream's errors, in short ones it sees
+    too little of what its actions lead to."""
+    temperature: float = 1.0
+    """Of the imagined frames. Below 1 the dream is more certain than it has reason to be, and hides chance from the
+    policy: in MinAtar Breakout, whose actions stick at random, 0.5 gave worse real returns than 1."""
+
+
+class Progress(BaseCallback):
+    """A progress bar with the mean return of the last episodes."""
+
+    def __init__(self, steps: int, name: str, show: bool = True) -> None:
         super().__init__()
-        self.bar = tqdm(total=steps, desc="PPO in the dream", unit="step", mininterval=1.0, disable=not show)
+        self.bar = tqdm(total=steps, desc=name, unit="step", mininterval=1.0, disable=not show)
 
     def _on_step(self) -> bool:
         self.bar.update(min(self.training_env.num_envs, self.bar.total - self.bar.n))
         if self.n_calls % 50 == 0 and self.model.ep_info_buffer:
             self.bar.set_postfix(
-                dream_return=f"{np.mean([e['r'] for e in self.model.ep_info_buffer]):.2f}", refresh=False
+                mean_return=f"{np.mean([e['r'] for e in self.model.ep_info_buffer]):.2f}", refresh=False
             )
         return True
 
@@ -76,10 +82,15 @@ def learn(
         horizon=config.horizon,
         temperature=config.temperature,
     )
+    return learn_in(VecMonitor(env), "MlpPolicy", steps, seed, config, Progress(steps, "PPO in the dream", show))
+
+
+def learn_in(env: VecEnv, policy: str, steps: int, seed: int, config: LearningConfig, callback: BaseCallback) -> PPO:
+    """A policy that learned from `steps` steps of any environment."""
     settings: dict[str, Any] = {"net_arch": [config.units, config.units]}
     model = PPO(
-        "MlpPolicy",
-        VecMonitor(env),
+        policy,
+        env,
         learning_rate=lambda left: config.rate * left,
         n_steps=config.n_steps,
         batch_size=config.batch_size,
@@ -90,7 +101,7 @@ def learn(
         seed=seed,
         device="cpu",
     )
-    return model.learn(steps, callback=Progress(steps, show))
+    return model.learn(steps, callback=callback)
 
 
 def explorer(
