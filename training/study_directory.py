@@ -80,10 +80,14 @@ class StudyDirectory:
         value: dict[str, Any] = parse_json(path.read_bytes(), str(path))
         return value
 
+    def adoptable(self, run: Run, kept: Path) -> bool:
+        """Whether `adopt` would take over a result."""
+        return not self.finished(run) and _kept_file(run, kept).is_file()
+
     def adopt(self, run: Run, kept: Path) -> bool:
         """Take over the results of a run that `keep` put into another place; whether there were any to take."""
-        source = kept / f"{run.key}.json"
-        if self.finished(run) or not source.is_file():
+        source = _kept_file(run, kept)
+        if not self.adoptable(run, kept):
             return False
         data = source.read_bytes()
         parse_json(data, str(source))
@@ -94,7 +98,7 @@ class StudyDirectory:
     def keep(self, run: Run, kept: Path) -> None:
         """Put the results of a finished run into another place, from where `adopt` takes them over."""
         kept.mkdir(parents=True, exist_ok=True)
-        write_file(kept / f"{run.key}.json", (self.path / run.key / "results.json").read_bytes())
+        write_file(_kept_file(run, kept), (self.path / run.key / "results.json").read_bytes())
 
     def record(self, run: Run, attempt: Attempt) -> None:
         """Keep what an attempt came to: first the results, then the line in the journal."""
@@ -140,3 +144,7 @@ class StudyDirectory:
 
     def _append(self, line: dict[str, Any]) -> None:
         append_line(self.journal, json.dumps(line).encode())
+
+
+def _kept_file(run: Run, kept: Path) -> Path:
+    return kept / f"{run.key}.json"

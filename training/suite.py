@@ -116,6 +116,7 @@ def main(args: Args, scripts: Mapping[str, Path] = SCRIPTS) -> int:
     directory = StudyDirectory(args.directory or Path("runs") / "studies" / study.name)
     if args.plan:
         left = [run for run in study.runs() if not directory.finished(run)]
+        left = [run for run in left if args.adopt is None or not directory.adoptable(run, args.adopt)]
         for run in left:
             print("\n".join([f"# {run.title}: {directory.path / run.key}", *run.typed()]))
         print(f"# {len(left)} of {len(list(study.runs()))} runs are left")

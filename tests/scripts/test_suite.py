@@ -274,6 +274,7 @@ def test_results_that_were_kept_are_adopted_elsewhere(tmp_path: Path) -> None:
     directory().keep(first, tmp_path / "kept")
     for each in (first, second):
         shutil.rmtree(directory().path / each.key)
+    assert "# 1 of 2 runs are left" in run("--adopt", str(tmp_path / "kept"), "--plan")
     said = run("--adopt", str(tmp_path / "kept"))
     assert "adopted 1 results" in said
     assert directory().results(first) == {"score": 3, "starts": 1}
