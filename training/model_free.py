@@ -5,14 +5,16 @@
     python training/model_free.py --env ALE/Pong-v5 --steps 100000 --ppo.num-envs 4
 
 In MinAtar it sees the game's own cells or, with --frames, what it sees elsewhere: the frames that dreams are fitted on.
-Prints a table and writes results.json.
+Prints a table, with what each action earns that is taken always, and writes results.json.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import tyro
 from collect import choose_source
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
+from numpy.typing import NDArray
 from ppo import LearningConfig, Progress, learn_in
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
@@ -78,7 +81,9 @@ def main(args: Args) -> None:
         trained = learn_for_real(source, args.steps, seed, args.ppo)
         policies: dict[str, PolicyLike] = {"random": "random", "trained": trained}
         runs[str(seed)] = {name: judge(args, source, policy, seed) for name, policy in policies.items()}
+    constant = {f"always {name}": judge(args, source, policy, args.seeds[0]) for name, policy in stubborn(source)}
     rows = [[f"{name}, seed {seed}", *estimate] for seed, each in runs.items() for name, estimate in each.items()]
+    rows += [[name, *estimate] for name, estimate in constant.items()]
     print(f"\n{text_table(['policy', 'mean return', 'low', 'high'], rows)}")
     over_runs = estimate_mean(np.array([each["trained"].mean for each in runs.values()]), np.random.default_rng(0))
     print(f"mean over {len(runs)} runs: {over_runs.mean:.4g}; intervals: {LEVEL:.0%} bootstrap over episodes")
@@ -93,6 +98,7 @@ def main(args: Args) -> None:
         "ppo": vars(args.ppo),
         "runs": runs,
         "over_runs": over_runs,
+        "constant": constant,
     }
     (out / "results.json").write_bytes(dump_json(to_json(results)))
     print(f"results are in {out}")
@@ -112,6 +118,20 @@ def learn_for_real(source: SourceEnv, steps: int, seed: int, config: LearningCon
     learned = learn_in(env, policy, steps, seed, config, Progress(steps, f"PPO for real, seed {seed}"))
     env.close()
     return learned
+
+
+def stubborn(source: SourceEnv) -> Iterator[tuple[int, PolicyLike]]:
+    """Players of one action each, where actions can be counted: what a policy earns that has learned nothing else."""
+    env = make_source(source)
+    actions = env.action_space
+    env.close()
+    for action in range(int(actions.n)) if isinstance(actions, gymnasium.spaces.Discrete) else ():
+        yield action, partial(repeat, action)
+
+
+def repeat(action: int, observations: Any) -> NDArray[np.int64]:
+    """The same action in every row."""
+    return np.full(len(observations), action)
 
 
 def judge(args: Args, source: SourceEnv, policy: PolicyLike, seed: int) -> Estimate:

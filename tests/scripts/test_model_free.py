@@ -34,6 +34,7 @@ def test_runs_are_repeated_by_their_seeds_and_averaged(script: Any, capsys: pyte
     assert "trained, seed 4" in capsys.readouterr().out
     assert first["runs"] == run(script)["runs"]
     assert list(first["runs"]) == ["3", "4"]
+    assert list(first["constant"]) == ["always 0", "always 1", "always 2"]
     means = [each["trained"]["mean"] for each in first["runs"].values()]
     assert first["over_runs"]["mean"] == pytest.approx(sum(means) / 2, abs=1e-4)
 
@@ -52,3 +53,10 @@ def test_what_it_learned_earns_more_than_chance(script: Any) -> None:
     ppo = script.LearningConfig(num_envs=8, n_steps=32, batch_size=64, n_epochs=8)
     found = run(script, steps=6_000, seeds=(0,), ppo=ppo, episodes=40, num_envs=20, max_episode_steps=200)
     assert found["runs"]["0"]["trained"]["low"] > found["runs"]["0"]["random"]["high"]
+
+
+def test_a_player_of_one_action_is_measured(script: Any) -> None:
+    """In Freeway the way up is all that pays."""
+    found = run(script, env="MinAtar/Freeway-v1", seeds=(0,), max_episode_steps=500, episodes=8)["constant"]
+    assert found["always 0"]["mean"] == found["always 2"]["mean"] == 0
+    assert found["always 1"]["low"] > 3
