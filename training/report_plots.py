@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from report_figures import Curve, Figures
 
+from dreamenvs.evaluation.statistics import Estimate
+
 LABELS = {"mean": "mean", "median": "median", "iqm": "IQM", "optimality_gap": "optimality gap"}
 COLUMNS = 3
 POINTS = 200
@@ -25,9 +27,7 @@ def draw_aggregates(path: Path, figures: Figures) -> None:
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for axes, kind in zip(panels, kinds, strict=True):
         for place, estimates in enumerate(aggregates.values()):
-            value, low, high = estimates[kind]
-            axes.plot([low, high], [place, place], color=f"C{place % 10}", linewidth=6, alpha=0.4)
-            axes.plot(value, place, "|", color=f"C{place % 10}", markersize=14, markeredgewidth=2)
+            _draw_interval(axes, place, estimates[kind])
         axes.set(title=LABELS[kind], xlabel=figures.unit)
         axes.grid(axis="x", alpha=0.3)
     panels[0].set_yticks(range(len(aggregates)), list(aggregates))
@@ -41,13 +41,10 @@ def draw_returns(path: Path, figures: Figures) -> None:
     figure, panels = _grid(len(figures.returns), 4.6, 1.4 + 0.32 * len(methods))
     for axes, (world, estimates) in zip(panels, figures.returns.items(), strict=True):
         for place, method in enumerate(methods):
-            color = f"C{place % 10}"
             runs = list(figures.runs[world].get(method, {}).values())
-            axes.plot(runs, [place] * len(runs), "o", color=color, markersize=4, alpha=0.6)
+            axes.plot(runs, [place] * len(runs), "o", color=f"C{place % 10}", markersize=4, alpha=0.6)
             if method in estimates:
-                value, low, high = estimates[method]
-                axes.plot([low, high], [place, place], color=color, linewidth=6, alpha=0.3)
-                axes.plot(value, place, "|", color=color, markersize=14, markeredgewidth=2)
+                _draw_interval(axes, place, estimates[method])
         for place, cited in enumerate(figures.published.get(world, {}).values()):
             name = f"{cited.method}, published"
             axes.axvline(cited.episode_return, color="0.4", linewidth=1, linestyle=(3 * place, (4, 4)), label=name)
@@ -111,6 +108,14 @@ def _draw_runs(axes: Axes, method: str, runs: Sequence[Curve], color: str) -> No
     axes.plot(mean.steps, mean.scores, color=color, label=method)
     for run in runs if len(runs) > 1 else ():
         axes.plot(run.steps, run.scores, color=color, linewidth=0.6, alpha=0.4)
+
+
+def _draw_interval(axes: Axes, place: int, estimate: Estimate) -> None:
+    """A mean and its interval in the line of a method, no longer than it is."""
+    color = f"C{place % 10}"
+    value, low, high = estimate
+    axes.plot([low, high], [place, place], color=color, linewidth=6, alpha=0.4, solid_capstyle="butt")
+    axes.plot(value, place, "|", color=color, markersize=14, markeredgewidth=2)
 
 
 def _grid(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
