@@ -106,7 +106,8 @@ def main(args: Args) -> None:
 
 def own_view(env_id: str) -> SourceEnv:
     """The real environment as a player without a world model learns most easily."""
-    return choose_source(env_id, **({"drawing": "channels", "scale": 1} if env_id.startswith("MinAtar/") else {}))
+    cells = env_id.startswith("MinAtar/")
+    return choose_source(env_id, drawing="channels" if cells else None, scale=1 if cells else None)
 
 
 def learn_for_real(source: SourceEnv, steps: int, seed: int, config: LearningConfig) -> PPO:
