@@ -1,6 +1,21 @@
 from __future__ import annotations
 
 import pytest
+import torch
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--without-onednn", action="store_true", help="compute without oneDNN and without weights packed through it"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--without-onednn"):
+        from dreamenvs.nn import packed
+
+        torch.backends.mkldnn.set_flags(False)
+        packed.AVAILABLE = False
 
 
 @pytest.fixture(scope="session")

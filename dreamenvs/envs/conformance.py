@@ -34,6 +34,7 @@ def check_vector_env(
     seed: int = 0,
     modes: Sequence[AutoresetMode] = tuple(AutoresetMode),
     tolerance: float = 0.0,
+    pixel_tolerance: int = 0,
 ) -> None:
     """Raise `ConformanceError` at the first difference between a vector environment and its single one.
 
@@ -48,6 +49,7 @@ def check_vector_env(
         seed: Of the resets and of the actions.
         modes: The autoreset modes that are supported.
         tolerance: Largest absolute difference of floats; 0 asks for equal bits.
+        pixel_tolerance: Largest difference of uint8 values, which may have been rounded from floats.
 
     >>> from functools import partial
     >>> import gymnasium as gym, dreamenvs
@@ -59,7 +61,7 @@ def check_vector_env(
         single = make_env if make_env is not None else _single_of(envs)
         reference = SyncVectorEnv([single] * num_envs, autoreset_mode=mode)
         try:
-            _Comparison(envs, reference, mode, tolerance).run(steps, seed)
+            _Comparison(envs, reference, mode, tolerance, pixel_tolerance).run(steps, seed)
         finally:
             envs.close()
             reference.close()
@@ -77,9 +79,15 @@ class _Comparison:
     """One mode's walk through both environments, side by side."""
 
     def __init__(
-        self, envs: VectorEnv[Any, Any, Any], reference: SyncVectorEnv, mode: AutoresetMode, tolerance: float
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        reference: SyncVectorEnv,
+        mode: AutoresetMode,
+        tolerance: float,
+        pixel_tolerance: int,
     ) -> None:
-        self.envs, self.reference, self.mode, self.tolerance = envs, reference, mode, tolerance
+        self.envs, self.reference, self.mode = envs, reference, mode
+        self.tolerance, self.pixel_tolerance = tolerance, pixel_tolerance
         self.moment = "at construction"
         self.returned: list[tuple[str, Any, Any]] = []
 
@@ -163,6 +171,10 @@ class _Comparison:
         elif theirs.dtype.kind == "f" and self.tolerance > 0:
             if not np.allclose(mine, theirs, rtol=0.0, atol=self.tolerance, equal_nan=True):
                 raise self._error(f"{name} differs by {np.abs(mine - theirs).max()}, over {self.tolerance}")
+        elif theirs.dtype == np.uint8 and self.pixel_tolerance > 0:
+            apart = np.abs(mine.astype(np.int16) - theirs.astype(np.int16)).max(initial=0)
+            if apart > self.pixel_tolerance:
+                raise self._error(f"{name} differs by {apart}, over {self.pixel_tolerance}")
         elif not np.array_equal(mine, theirs, equal_nan=theirs.dtype.kind == "f"):
             where = np.argwhere(mine != theirs)[0].tolist()
             raise self._error(f"{name} is {mine[tuple(where)]}, not {theirs[tuple(where)]}, at {where}")

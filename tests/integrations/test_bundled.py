@@ -16,6 +16,7 @@ import dreamenvs
 from dreamenvs.envs.catalog import MINATAR
 from dreamenvs.envs.conformance import check_vector_env
 from dreamenvs.envs.library import BUNDLED
+from tests.rounding import conforming
 
 NAMES = sorted(path.name for path in BUNDLED.iterdir() if path.is_dir())
 PONG = "dreamenvs/STEPVQ-Pong-v0"
@@ -52,7 +53,7 @@ def test_the_checkers_have_nothing_to_say(name: str, obs_type: Any, recwarn: pyt
 @every_dream
 @every_type
 def test_it_conforms_in_every_mode(name: str, obs_type: Any) -> None:
-    check_vector_env(partial(gym.make_vec, f"dreamenvs/{name}", horizon=7, obs_type=obs_type), steps=20)
+    check_vector_env(partial(gym.make_vec, f"dreamenvs/{name}", horizon=7, obs_type=obs_type), steps=20, **conforming())
 
 
 def test_tokens_do_not_depend_on_the_number_of_rows() -> None:

@@ -88,5 +88,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         kill_at(sys.argv[1], int(sys.argv[2]))
     sys.argv = ["training/train_online.py"]
-    # A state after every twelfth of a second: kills fall between saves, after them and into them.
-    train_online.main(train_online.Args(name="tiny", out=Path("dream"), threads=1, save_minutes=0.0015))
+    # A state after every event: kills fall between saves, after them and into them.
+    train_online.main(train_online.Args(name="tiny", out=Path("dream"), threads=1, save_minutes=0.0))

@@ -17,6 +17,7 @@ from dreamenvs.nn.plain import PlainNetworkConfig
 from dreamenvs.nn.residual import ResidualNetworkConfig
 from dreamenvs.tokenizers.codebook import Codebook
 from dreamenvs.tokenizers.discrete import DiscreteConfig, DiscreteTokenizer
+from tests.rounding import TOLERANCE
 
 IRIS = DiscreteConfig()
 REM = DiscreteConfig(network=PlainNetworkConfig(), code_width=256, reconstruction="l2")
@@ -70,7 +71,7 @@ def test_a_frames_tokens_do_not_depend_on_its_batch(config: DiscreteConfig) -> N
     for rows in (1, 3, 8):
         assert torch.equal(tokenizer.encode(frames[:rows]), tokens[:rows])
         few = tokenizer.decode(tokenizer.embed(tokens[:rows])).detach()
-        torch.testing.assert_close(few, pixels[:rows], atol=1e-5, rtol=0)
+        torch.testing.assert_close(few, pixels[:rows], atol=max(1e-5, TOLERANCE), rtol=0)
 
 
 @pytest.mark.parametrize("kind", SMALL)
