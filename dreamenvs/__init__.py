@@ -5,18 +5,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dreamenvs.envs.library import DreamNotFoundError, locate
+from dreamenvs.checkpoints.library import DreamNotFoundError, locate
 from dreamenvs.envs.registration import register, register_all
+from dreamenvs.moved import install
 
 if TYPE_CHECKING:
     from dreamenvs.agents.player import Player as Player
     from dreamenvs.agents.saving import load_agent as load_agent
     from dreamenvs.agents.saving import save_agent as save_agent
-    from dreamenvs.checkpoint import CheckpointError as CheckpointError
-    from dreamenvs.checkpoint import save_checkpoint as save
-    from dreamenvs.envs.loading import load as load
-    from dreamenvs.envs.real import make_real as make_real
-    from dreamenvs.envs.real import make_real_vec as make_real_vec
+    from dreamenvs.checkpoints.shared_models import load as load
+    from dreamenvs.checkpoints.world_model import CheckpointError as CheckpointError
+    from dreamenvs.checkpoints.world_model import save_checkpoint as save
+    from dreamenvs.worlds.real import make_real as make_real
+    from dreamenvs.worlds.real import make_real_vec as make_real_vec
 
 __version__ = "0.1.0"
 __all__ = [
@@ -33,16 +34,17 @@ __all__ = [
     "save_agent",
 ]
 
+install()
 register_all()
 
 _HOMES = {
-    "CheckpointError": ("dreamenvs.checkpoint", "CheckpointError"),
+    "CheckpointError": ("dreamenvs.checkpoints.world_model", "CheckpointError"),
     "Player": ("dreamenvs.agents.player", "Player"),
-    "load": ("dreamenvs.envs.loading", "load"),
+    "load": ("dreamenvs.checkpoints.shared_models", "load"),
     "load_agent": ("dreamenvs.agents.saving", "load_agent"),
-    "make_real": ("dreamenvs.envs.real", "make_real"),
-    "make_real_vec": ("dreamenvs.envs.real", "make_real_vec"),
-    "save": ("dreamenvs.checkpoint", "save_checkpoint"),
+    "make_real": ("dreamenvs.worlds.real", "make_real"),
+    "make_real_vec": ("dreamenvs.worlds.real", "make_real_vec"),
+    "save": ("dreamenvs.checkpoints.world_model", "save_checkpoint"),
     "save_agent": ("dreamenvs.agents.saving", "save_agent"),
 }
 

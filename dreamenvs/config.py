@@ -16,6 +16,12 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 ConfigT = TypeVar("ConfigT")
 
 TAG = "type"
+RENAMED = {
+    "Progress": "FitProgress",
+    "TurnConfig": "StageConfig",
+    "TurnsOptimization": "TwoStageOptimization",
+}
+"""Tags that files of earlier versions hold, and what these classes are called now."""
 MAX_DEPTH = 32
 MAX_VALUES = 100_000
 _SCALARS = {NoneType: "null", bool: "true or false", int: "an integer", float: "a number", str: "a string"}
@@ -37,6 +43,15 @@ def from_json(cls: type[ConfigT], value: object, where: str = "config") -> Confi
     check_json(value, where)
     result: ConfigT = _decode(cls, value, where)
     return result
+
+
+def with_new_names(value: Any) -> Any:
+    """JSON values of an earlier version as this one would write them, for comparisons of files with configs."""
+    if isinstance(value, Mapping):
+        renamed = {key: with_new_names(part) for key, part in value.items()}
+        tag = renamed.get(TAG)
+        return renamed | {TAG: RENAMED[tag]} if isinstance(tag, str) and tag in RENAMED else renamed
+    return [with_new_names(part) for part in value] if isinstance(value, list) else value
 
 
 def check_json(value: object, where: str) -> None:
@@ -123,6 +138,8 @@ def _decode_tuple(annotation: Any, value: list[object], where: str) -> tuple[Any
 def _decode_dataclass(classes: dict[str, Any], value: dict[str, object], where: str) -> Any:
     # With one possible class the tag says nothing new, so that files written by hand may leave it out.
     tag = value.get(TAG, next(iter(classes)) if len(classes) == 1 else MISSING)
+    if isinstance(tag, str) and tag not in classes:
+        tag = RENAMED.get(tag, tag)
     if not isinstance(tag, str) or tag not in classes:
         shown = "missing" if tag is MISSING else _show(tag)
         raise ConfigError(f"{where}.{TAG} is {shown}; it must be {_alternatives(map(repr, classes))}")

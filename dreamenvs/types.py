@@ -75,7 +75,7 @@ class SourceEnv:
     id: str
     kwargs: Mapping[str, Scalar] = field(default_factory=dict)
     preprocessing: str = "none"
-    """The recipe in `envs/source.py` that turns the environment's output into observations."""
+    """The recipe in `worlds/source.py` that turns the environment's output into observations."""
     options: Mapping[str, Scalar] = field(default_factory=dict)
     """The recipe's own settings, such as the size of the frame or the number of skipped frames."""
 

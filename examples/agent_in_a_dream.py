@@ -12,11 +12,11 @@ import torch
 from tqdm import tqdm
 
 import dreamenvs
-from dreamenvs.agents.actor_critic import agent_spec
 from dreamenvs.agents.defaults import default_recipe
-from dreamenvs.agents.learning import Learner
+from dreamenvs.agents.dream_trainer import DreamTrainer
+from dreamenvs.agents.learner import Learner
+from dreamenvs.agents.protocol import agent_spec
 from dreamenvs.agents.saving import build_agent
-from dreamenvs.agents.wandering import Wandering
 from dreamenvs.evaluation.transfer import transfer
 
 
@@ -34,10 +34,10 @@ def main() -> None:
     recipe = default_recipe(dream.family)  # which agent, and how it learns
     torch.manual_seed(0)
     agent = build_agent(recipe.agent, agent_spec(dream.model, recipe.obs_type))
-    wandering = Wandering(Learner(agent, recipe.learning, seed=0), dream.model, dream.contexts, limit=100)
+    trainer = DreamTrainer(Learner(agent, recipe.learning, seed=0), dream.model, dream.contexts, limit=100)
     with tqdm(range(args.updates), desc="learning in the dream", unit="update") as bar:
         for _ in bar:
-            metrics = wandering.advance()
+            metrics = trainer.advance()
             bar.set_postfix(dream_return=f"{metrics['dream_return']:.2f}", entropy=f"{metrics['entropy']:.2f}")
 
     path = dreamenvs.save_agent("agent", agent, dream=dream.path.name)

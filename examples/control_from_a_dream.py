@@ -17,13 +17,13 @@ from tqdm import tqdm
 
 import dreamenvs
 from dreamenvs.data.collect import collect
-from dreamenvs.envs.dmc import RenderingError
-from dreamenvs.envs.real import make_real_vec
 from dreamenvs.envs.sb3 import DreamVecEnv
-from dreamenvs.envs.watching import WatchingPolicy
+from dreamenvs.evaluation.episodes import play
 from dreamenvs.evaluation.pictures import write_gif
-from dreamenvs.evaluation.play import play
 from dreamenvs.evaluation.statistics import estimate_mean
+from dreamenvs.worlds.dmc import RenderingError
+from dreamenvs.worlds.real import make_real_vec
+from dreamenvs.worlds.watching import WatchingPolicy
 
 NET = {"net_arch": [256, 256]}
 RECIPES: dict[str, Any] = {

@@ -22,16 +22,16 @@ from dreamenvs.data.collect import RandomPolicy, collect
 from dreamenvs.data.minari import episodes_from_minari, spec_from_minari, to_minari
 from dreamenvs.data.replay import Replay
 from dreamenvs.data.segments import start_contexts
-from dreamenvs.envs.source import default_source, describe, make_source
 from dreamenvs.evaluation.fidelity import measure
 from dreamenvs.fitting.fit import Fit
 from dreamenvs.models import FAMILIES
 from dreamenvs.models.step_vq import StepVQConfig
-from dreamenvs.models.turns import TurnConfig, TurnsOptimization
-from dreamenvs.nn.conv import ConvConfig
+from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
+from dreamenvs.nn.frame_networks.step_vq import ConvConfig
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config
 from dreamenvs.tokenizers.vq import VQConfig
+from dreamenvs.worlds.source import default_source, describe, make_source
 
 
 def record(dataset: str, steps: int, directory: Path) -> None:
@@ -51,9 +51,9 @@ def choose_config(updates: int) -> StepVQConfig:
         tokenizer=VQConfig(conv=conv, codes=16, code_width=4, commitment=0.06, revival=0.5),
         sequence=Mamba2Config(width=128, layers=2, dropout=0.0),
         prior=FactorizedConfig(objective=CrossEntropyObjective(), rank=8),
-        optimization=TurnsOptimization(
-            tokenizer=TurnConfig(rows=32, length=1, updates=updates, rate=3e-3),
-            dynamics=TurnConfig(rows=32, length=32, updates=updates, rate=3e-3),
+        optimization=TwoStageOptimization(
+            tokenizer=StageConfig(rows=32, length=1, updates=updates, rate=3e-3),
+            dynamics=StageConfig(rows=32, length=32, updates=updates, rate=3e-3),
         ),
     )
 

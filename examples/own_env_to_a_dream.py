@@ -16,17 +16,17 @@ from tqdm import tqdm
 import dreamenvs
 from dreamenvs.data.collect import RandomPolicy, collect
 from dreamenvs.data.segments import start_contexts
-from dreamenvs.envs.source import describe, make_source
 from dreamenvs.evaluation.fidelity import measure
 from dreamenvs.fitting.fit import Fit
 from dreamenvs.models import FAMILIES
 from dreamenvs.models.step_vq import StepVQConfig
-from dreamenvs.models.turns import TurnConfig, TurnsOptimization
-from dreamenvs.nn.conv import ConvConfig
+from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
+from dreamenvs.nn.frame_networks.step_vq import ConvConfig
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config
 from dreamenvs.tokenizers.vq import VQConfig
 from dreamenvs.types import SourceEnv
+from dreamenvs.worlds.source import describe, make_source
 
 
 class Catch(gym.Env[np.ndarray, int]):
@@ -73,9 +73,9 @@ def main() -> None:
         tokenizer=VQConfig(conv=conv, codes=16, code_width=4, commitment=0.06, revival=0.5),
         sequence=Mamba2Config(width=128, layers=2, dropout=0.0),
         prior=FactorizedConfig(objective=CrossEntropyObjective(), rank=8),
-        optimization=TurnsOptimization(
-            tokenizer=TurnConfig(rows=32, length=1, updates=args.updates, rate=3e-3),
-            dynamics=TurnConfig(rows=32, length=32, updates=args.updates, rate=3e-3),
+        optimization=TwoStageOptimization(
+            tokenizer=StageConfig(rows=32, length=1, updates=args.updates, rate=3e-3),
+            dynamics=StageConfig(rows=32, length=32, updates=args.updates, rate=3e-3),
         ),
     )
     torch.manual_seed(0)

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import dreamenvs
-from dreamenvs.actions import ActionChoice
-from dreamenvs.agents.actor_critic import agent_spec
+from dreamenvs.agents.critic_outputs import TwoHotValues
 from dreamenvs.agents.defaults import default_recipe
-from dreamenvs.agents.latent import LatentAgent
-from dreamenvs.agents.learning import Learner
-from dreamenvs.agents.values import TwoHotValues
-from dreamenvs.agents.wandering import Wandering
+from dreamenvs.agents.dream_trainer import DreamTrainer
+from dreamenvs.agents.latent_actor_critic import LatentAgent
+from dreamenvs.agents.learner import Learner
+from dreamenvs.agents.protocol import agent_spec
 from dreamenvs.envs.vector import DreamVectorEnv
-from dreamenvs.evaluation.play import play
+from dreamenvs.evaluation.episodes import play
+from dreamenvs.models.actions import ActionChoice
 
 
 class TwoStreams(nn.Module):
@@ -59,9 +59,9 @@ def main() -> None:
     actor = TwoStreams(**sizes, outputs=ActionChoice(spec.actions).outputs)
     agent = LatentAgent(spec, actor, TwoStreams(**sizes, outputs=TwoHotValues.outputs))
     config = replace(default_recipe(dream.family).learning, rows=args.rows)
-    wandering = Wandering(Learner(agent, config), dream.model, dream.contexts)
+    trainer = DreamTrainer(Learner(agent, config), dream.model, dream.contexts)
     for _ in tqdm(range(args.updates), desc="learning in the dream", unit="update"):
-        wandering.advance()
+        trainer.advance()
 
     envs = DreamVectorEnv(min(10, args.episodes), checkpoint=dream, obs_type="latent", horizon=100)
     for name, policy in (("random", "random"), ("own network", dreamenvs.Player(agent))):

@@ -12,9 +12,9 @@ import torch
 
 import dreamenvs
 from dreamenvs import tree
-from dreamenvs.actions import sample_actions
-from dreamenvs.evaluation.delta_figure import delta_figure
+from dreamenvs.evaluation.delta_tokens import delta_figure
 from dreamenvs.evaluation.pictures import write_png
+from dreamenvs.models.actions import sample_actions
 
 
 def main() -> None:

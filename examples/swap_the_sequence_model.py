@@ -17,18 +17,18 @@ from tqdm import tqdm
 
 from dreamenvs.data.collect import RandomPolicy, collect
 from dreamenvs.data.episode import Episode
-from dreamenvs.envs.source import default_source, describe, make_source
 from dreamenvs.evaluation.fidelity import Fidelity, measure
 from dreamenvs.fitting.fit import Fit
 from dreamenvs.models import FAMILIES
 from dreamenvs.models.step_vq import StepVQConfig
-from dreamenvs.models.turns import TurnConfig, TurnsOptimization
-from dreamenvs.nn.conv import ConvConfig
+from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
+from dreamenvs.nn.frame_networks.step_vq import ConvConfig
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config
 from dreamenvs.sequence.transformer import TransformerConfig
 from dreamenvs.tokenizers.vq import VQConfig
 from dreamenvs.types import WorldSpec
+from dreamenvs.worlds.source import default_source, describe, make_source
 
 
 def fit(name: str, config: StepVQConfig, spec: WorldSpec, episodes: Sequence[Episode]) -> torch.nn.Module:
@@ -68,9 +68,9 @@ def main() -> None:
         tokenizer=VQConfig(conv=conv, codes=16, code_width=4, commitment=0.06, revival=0.5),
         sequence=Mamba2Config(width=128, layers=2, dropout=0.0),
         prior=FactorizedConfig(objective=CrossEntropyObjective(), rank=8),
-        optimization=TurnsOptimization(
-            tokenizer=TurnConfig(rows=32, length=1, updates=args.updates, rate=3e-3),
-            dynamics=TurnConfig(rows=32, length=32, updates=args.updates, rate=3e-3),
+        optimization=TwoStageOptimization(
+            tokenizer=StageConfig(rows=32, length=1, updates=args.updates, rate=3e-3),
+            dynamics=StageConfig(rows=32, length=32, updates=args.updates, rate=3e-3),
         ),
     )
     transformer = TransformerConfig(width=128, layers=2, heads=4, feed_forward=256, window=32, dropout=0.0)

@@ -18,10 +18,10 @@ from tqdm import tqdm
 import dreamenvs
 from dreamenvs.data.collect import collect
 from dreamenvs.envs.sb3 import DreamVecEnv
-from dreamenvs.envs.watching import WatchingPolicy
 from dreamenvs.evaluation.open_loop import imagine_beside
 from dreamenvs.evaluation.pictures import side_by_side, write_gif
 from dreamenvs.evaluation.transfer import Transfer, transfer
+from dreamenvs.worlds.watching import WatchingPolicy
 
 DREAM: dict[str, Any] = {"obs_type": "latent", "horizon": 70}  # short dreams, for errors add up
 

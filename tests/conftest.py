@@ -12,7 +12,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--without-onednn"):
-        from dreamenvs.nn import packed
+        from dreamenvs.nn.cpu import packed
 
         torch.backends.mkldnn.set_flags(False)
         packed.AVAILABLE = False
@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def drawing() -> None:
     """Skips where MuJoCo cannot draw, and says what is missing."""
     pytest.importorskip("dm_control", exc_type=ImportError)
-    from dreamenvs.envs.dmc import DMCConfig, DMCEnv, RenderingError
+    from dreamenvs.worlds.dmc import DMCConfig, DMCEnv, RenderingError
 
     try:
         env = DMCEnv(DMCConfig(size=8), "pendulum", "swingup")

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from dreamenvs.actions import sample_actions
-from dreamenvs.blocks import SharedCodesConfig
-from dreamenvs.heads import HeadConfig
 from dreamenvs.models import FAMILIES
+from dreamenvs.models.actions import sample_actions
 from dreamenvs.models.delta_iris import DeltaIRISConfig
 from dreamenvs.models.frame_token import FrameTokenConfig
+from dreamenvs.models.heads import HeadConfig
 from dreamenvs.models.iris import TokenLevelConfig
 from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.models.storm import StormConfig
-from dreamenvs.nn.batch_conv import BatchConvConfig
-from dreamenvs.nn.conv import ConvConfig
-from dreamenvs.nn.frame_network import FrameNetworkConfig
-from dreamenvs.nn.plain import PlainNetworkConfig
+from dreamenvs.models.token_blocks import SharedCodesConfig
+from dreamenvs.nn.frame_networks.delta_iris import FrameNetworkConfig
+from dreamenvs.nn.frame_networks.rem import PlainNetworkConfig
+from dreamenvs.nn.frame_networks.step_vq import ConvConfig
+from dreamenvs.nn.frame_networks.storm import BatchConvConfig
 from dreamenvs.priors.factorized import FactorizedConfig, KLObjective
 from dreamenvs.priors.local import LocalConfig, LocalPrior
 from dreamenvs.priors.maskgit import MaskGITConfig
@@ -31,8 +31,8 @@ from dreamenvs.sequence.retnet import RetNetConfig
 from dreamenvs.sequence.transformer import BlockTransformerConfig, TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig
 from dreamenvs.tokenizers.delta import DeltaConfig
-from dreamenvs.tokenizers.discrete import DiscreteConfig
 from dreamenvs.tokenizers.vq import VQConfig
+from dreamenvs.tokenizers.vqgan import DiscreteConfig
 from dreamenvs.types import ContinuousActions, DiscreteActions, Segment, WorldSpec
 
 CONV = ConvConfig(channels=(8, 16), strides=(2, 2), kernel=3, groups=4)

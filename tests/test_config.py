@@ -181,5 +181,5 @@ def test_what_could_not_be_read_is_not_written(wrong: Model) -> None:
 
 
 def test_needs_no_torch() -> None:
-    code = "import sys, dreamenvs.config, dreamenvs.artifact; sys.exit('torch' in sys.modules)"
+    code = "import sys, dreamenvs.config, dreamenvs.files.atomic_directory; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

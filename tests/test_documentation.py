@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import dreamenvs
-from dreamenvs.envs.source import default_source, describe, make_source
 from dreamenvs.types import Scalar
+from dreamenvs.worlds.source import default_source, describe, make_source
 from tests.small import CONFIGS, build_small, random_segment
 
 ROOT = Path(__file__).resolve().parent.parent

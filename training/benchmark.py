@@ -20,17 +20,19 @@ from typing import Annotated, Literal
 
 import torch
 import tyro
-from benchmark_agents import measure_agents
-from benchmark_dreams import Contender, compare, measure_core, measure_endless, measure_env, measure_imagination
-from benchmark_fit import measure_fit
-from measuring import Row, table
-from rollouts import build
+from benchmarks.agents import measure_agents
+from benchmarks.dreams import Contender, compare, measure_core, measure_endless, measure_env, measure_imagination
+from benchmarks.fit import measure_fit
 
-from dreamenvs.models import FAMILIES, step_vq, storm
+from dreamenvs.evaluation.measuring import Row, table
+from dreamenvs.evaluation.rollouts import build
+from dreamenvs.models import FAMILIES
 from dreamenvs.models.iris import iris_on_rem_grid
+from dreamenvs.models.step_vq import StepVQConfig
+from dreamenvs.models.storm import StormConfig
 
 Subject = Literal["parameters", "imagination", "core", "grids", "env", "endless", "fit", "agent"]
-FRAME_LEVEL = tuple(family.name for part in (step_vq, storm) for family in part.FAMILIES)
+FRAME_LEVEL = tuple(name for name, family in FAMILIES.items() if issubclass(family.config, StepVQConfig | StormConfig))
 
 
 @dataclass(frozen=True)

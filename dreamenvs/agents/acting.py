@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dreamenvs import tree
-from dreamenvs.actions import zero_actions
-from dreamenvs.agents.actor_critic import Agent, view_of
-from dreamenvs.agents.rollout import Moment, evaluating, start_imagination
+from dreamenvs.agents.imagination import Moment, evaluating, start_imagination
+from dreamenvs.agents.protocol import Agent, view_of
+from dreamenvs.models.actions import zero_actions
 from dreamenvs.protocols import WorldModel
 from dreamenvs.random import Noise
 from dreamenvs.types import Segment

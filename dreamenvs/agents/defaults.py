@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dreamenvs.agents.encoders import PixelEncoderConfig, ResidualEncoderConfig, TokenEncoderConfig
-from dreamenvs.agents.latent import LatentConfig
-from dreamenvs.agents.learning import LearningConfig
-from dreamenvs.agents.recurrent import RecurrentConfig
+from dreamenvs.agents.latent_actor_critic import LatentConfig
+from dreamenvs.agents.learner import LearningConfig
+from dreamenvs.agents.recurrent_actor_critic import RecurrentConfig
 from dreamenvs.dream import ObservationType
+from dreamenvs.families import FAMILIES, resolve
 
 Size = Literal["paper", "small"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class AgentRecipe:
     """An agent and how it learns."""
 
     agent: Any
@@ -24,10 +25,10 @@ class Recipe:
     learning: LearningConfig
 
 
-STORM = Recipe(agent=LatentConfig(), obs_type="latent", learning=LearningConfig())
+STORM = AgentRecipe(agent=LatentConfig(), obs_type="latent", learning=LearningConfig())
 """GIT-STORM's tables 8 and 14, which are STORM's."""
 
-STEP_VQ = Recipe(
+STEP_VQ = AgentRecipe(
     agent=LatentConfig(actor_units=256, norm="rms", activation="silu"),
     obs_type="latent",
     learning=LearningConfig(rate=4e-5, context=4),
@@ -36,7 +37,7 @@ STEP_VQ = Recipe(
 
 _PLAIN: dict[str, Any] = {"trace": 0.95, "rate": 1e-4, "eps": 1e-8, "slow_weight": 0.0, "scaled": False}
 
-IRIS = Recipe(
+IRIS = AgentRecipe(
     agent=RecurrentConfig(),
     obs_type="rgb",
     learning=LearningConfig(
@@ -45,7 +46,7 @@ IRIS = Recipe(
 )
 """IRIS: a burn-in of 20 frames for the LSTM, while the world model sees the last one alone."""
 
-REM = Recipe(
+REM = AgentRecipe(
     agent=RecurrentConfig(encoder=TokenEncoderConfig(), action_inputs=True),
     obs_type="tokens",
     learning=LearningConfig(
@@ -62,7 +63,7 @@ REM = Recipe(
 )
 """REM's tables 5 and 6; two blocks of context and eight steps make the ten that its world model is trained on."""
 
-DELTA_IRIS = Recipe(
+DELTA_IRIS = AgentRecipe(
     agent=RecurrentConfig(encoder=ResidualEncoderConfig(), values="two_hot"),
     obs_type="rgb",
     learning=LearningConfig(
@@ -92,21 +93,21 @@ SMALL_LEARNING = LearningConfig(
     epochs=4,
     minibatches=2,
 )
-"""For two cores: imagined steps are dear there, so that every one of them is learned from four times."""
+"""For two cores: imagined steps are expensive there, so each of them is learned from four times."""
 
-SMALL_LATENT = Recipe(
+SMALL_LATENT = AgentRecipe(
     agent=LatentConfig(actor_units=128, critic_units=128, norm="rms", activation="silu", normalized=True),
     obs_type="latent",
     learning=SMALL_LEARNING,
 )
 
-SMALL_PIXELS = Recipe(
+SMALL_PIXELS = AgentRecipe(
     agent=RecurrentConfig(encoder=PixelEncoderConfig(channels=(16, 32, 32)), units=128),
     obs_type="rgb",
     learning=SMALL_LEARNING,
 )
 
-SMALL_TOKENS = Recipe(
+SMALL_TOKENS = AgentRecipe(
     agent=RecurrentConfig(
         encoder=TokenEncoderConfig(width=16, channels=(32, 32), units=128),
         units=128,
@@ -116,28 +117,11 @@ SMALL_TOKENS = Recipe(
     learning=SMALL_LEARNING,
 )
 
-PAPER: dict[str, Recipe] = {
-    "STEPVQ": STEP_VQ,
-    "STEPVQT": STEP_VQ,
-    "CB": STEP_VQ,
-    "CBT": STEP_VQ,
-    "STORM": STORM,
-    "GITSTORM": STORM,
-    "IRIS": IRIS,
-    "REM": REM,
-    "DeltaIRIS": DELTA_IRIS,
-}
 
-SMALL: dict[str, Recipe] = dict.fromkeys(PAPER, SMALL_LATENT) | {
-    "IRIS": SMALL_PIXELS,
-    "REM": SMALL_TOKENS,
-    "DeltaIRIS": SMALL_PIXELS,
-}
-
-
-def default_recipe(family: str, size: Size = "small") -> Recipe:
+def default_recipe(family: str, size: Size = "small") -> AgentRecipe:
     """The agent for the dreams of a family."""
-    recipes = PAPER if size == "paper" else SMALL
-    if family not in recipes:
-        raise ValueError(f"{family!r} has no default agent; there are {', '.join(recipes)}")
-    return recipes[family]
+    if family not in FAMILIES:
+        raise ValueError(f"{family!r} has no default agent; there are {', '.join(FAMILIES)}")
+    entry = FAMILIES[family]
+    recipe: AgentRecipe = resolve(entry.paper_agent if size == "paper" else entry.small_agent)
+    return recipe

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dreamenvs.agents.actor_critic import AgentSpec
-from dreamenvs.nn import initial
-from dreamenvs.nn.frame_network import FrameEncoder, FrameNetworkConfig, map_shape
+from dreamenvs.agents.protocol import AgentSpec
+from dreamenvs.nn import initialization
+from dreamenvs.nn.frame_networks.delta_iris import FrameEncoder, FrameNetworkConfig, map_shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class TokenEncoder(nn.Module):
         super().__init__()
         side = isqrt(spec.num_tokens)
         self.grid = (side, side) if side**2 == spec.num_tokens else (1, spec.num_tokens)
-        self.embedding = initial.table(spec.vocabulary, config.width, std=1.0)
+        self.embedding = initialization.table(spec.vocabulary, config.width, std=1.0)
         layers: list[nn.Module] = []
         inputs = config.width
         for channels in config.channels:

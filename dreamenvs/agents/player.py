@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamenvs import tree
-from dreamenvs.agents.actor_critic import Agent, view_dtype, view_shape
+from dreamenvs.agents.protocol import Agent, view_dtype, view_shape
 from dreamenvs.dream import ObservationType
 from dreamenvs.random import Noise
 

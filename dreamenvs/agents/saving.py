@@ -11,10 +11,18 @@ from typing import Any, cast
 import safetensors.torch
 import torch
 
-from dreamenvs.agents.actor_critic import Agent, AgentSpec
-from dreamenvs.agents.latent import LatentConfig, build_latent
-from dreamenvs.agents.recurrent import RecurrentConfig, build_recurrent
-from dreamenvs.artifact import (
+from dreamenvs.agents.latent_actor_critic import LatentConfig, build_latent
+from dreamenvs.agents.protocol import Agent, AgentSpec
+from dreamenvs.agents.recurrent_actor_critic import RecurrentConfig, build_recurrent
+from dreamenvs.checkpoints.world_model import (
+    CheckpointError,
+    build_with_weights,
+    check_integers,
+    pack_tensors,
+    unpack_tensors,
+)
+from dreamenvs.config import ConfigError, from_json, to_json
+from dreamenvs.files.atomic_directory import (
     MAX_JSON,
     ArtifactError,
     check_format,
@@ -23,8 +31,6 @@ from dreamenvs.artifact import (
     read_artifact,
     write_artifact,
 )
-from dreamenvs.checkpoint import CheckpointError, build_with_weights, check_integers, pack_tensors, unpack_tensors
-from dreamenvs.config import ConfigError, from_json, to_json
 
 FORMAT = 1
 LIMITS = {"config.json": MAX_JSON, "spec.json": MAX_JSON, "weights.safetensors": 2**32}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dreamenvs.data import storage
+from dreamenvs.data import replay_storage as storage
 from dreamenvs.data.episode import Episode
 from dreamenvs.types import Scalar, WorldSpec
 

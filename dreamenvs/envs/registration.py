@@ -6,8 +6,8 @@ import os
 
 import gymnasium as gym
 
-from dreamenvs.envs.catalog import WORLDS, is_name, names
-from dreamenvs.envs.library import NAMESPACE, locate, shelved
+from dreamenvs.checkpoints.library import NAMESPACE, locate, shelved
+from dreamenvs.ids import WORLDS, is_name, names
 
 
 def register_all() -> None:
@@ -34,7 +34,7 @@ def register(path: str | os.PathLike[str], id: str | None = None) -> str:  # noq
     """
     directory = locate(path).resolve()
     if id is None:
-        from dreamenvs.checkpoint import read_identity
+        from dreamenvs.checkpoints.world_model import read_identity
 
         family, world = read_identity(directory)
         named = is_name(directory.name) and directory.name.startswith(f"{family}-{world}-")

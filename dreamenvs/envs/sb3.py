@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
-from dreamenvs.envs.loading import CheckpointLike
+from dreamenvs.checkpoints.shared_models import CheckpointLike
 from dreamenvs.envs.vector import DreamVectorEnv
 
 Indices = None | int | Iterable[int]

@@ -11,8 +11,8 @@ import torch
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from dreamenvs.checkpoints.shared_models import CheckpointLike
 from dreamenvs.dream import ObservationType
-from dreamenvs.envs.loading import CheckpointLike
 from dreamenvs.envs.vector import DEFAULT_HORIZON, DreamVectorEnv, Output, Snapshot
 
 

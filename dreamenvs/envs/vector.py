@@ -14,11 +14,11 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dreamenvs.actions import action_space, check_actions
+from dreamenvs.checkpoints.shared_models import CheckpointLike, open_world
 from dreamenvs.dream import Dream, ObservationType, Rows
-from dreamenvs.envs.loading import CheckpointLike, open_world
 from dreamenvs.envs.rendering import to_rgb
-from dreamenvs.envs.spaces import check_choice, observation_space
+from dreamenvs.models.actions import action_space, check_actions
+from dreamenvs.worlds.spaces import check_choice, observation_space
 
 Output = Literal["numpy", "torch"]
 RowIndices = Sequence[int] | NDArray[np.integer[Any]] | Tensor

@@ -13,14 +13,14 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
-from dreamenvs.checkpoint import Checkpoint
+from dreamenvs.checkpoints.shared_models import CheckpointLike, load
+from dreamenvs.checkpoints.world_model import Checkpoint
 from dreamenvs.dream import ObservationType
-from dreamenvs.envs.loading import CheckpointLike, load
-from dreamenvs.envs.real import make_real_vec
-from dreamenvs.envs.source import default_source, make_source
-from dreamenvs.evaluation.play import Played, PolicyLike, play
+from dreamenvs.evaluation.episodes import Played, PolicyLike, play
 from dreamenvs.evaluation.results import Progress, text_table, to_json
 from dreamenvs.evaluation.statistics import LEVEL, RESAMPLES, Estimate, estimate, estimate_mean, resampled_means
+from dreamenvs.worlds.real import make_real_vec
+from dreamenvs.worlds.source import default_source, make_source
 
 CRAFTER = "Crafter"
 # fmt: off

@@ -14,7 +14,7 @@ import torch
 
 from dreamenvs.data.episode import Episode
 from dreamenvs.evaluation.detection import Events
-from dreamenvs.evaluation.figures import (
+from dreamenvs.evaluation.fidelity_tables import (
     CodebookUse,
     EventFigures,
     PixelFigures,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dreamenvs.data.episode import Episode
 from dreamenvs.evaluation.excerpts import Excerpts, Place, batches
-from dreamenvs.evaluation.listening import Listener, surprise
+from dreamenvs.evaluation.teacher_forcing import TeacherForcing, surprise
 from dreamenvs.protocols import WorldModel
 from dreamenvs.random import Noise
 from dreamenvs.types import Outcome
@@ -99,11 +99,11 @@ def _predict(model: WorldModel[Any], state: Any, actions: Tensor, tokens: Tensor
     """The most likely tokens (B, K), the surprise (B,) at the true ones, and the outcome, which is not drawn."""
     zeros = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device)
     noise = Noise(zeros, zeros, temperature=0.0)
-    listener = Listener.build(noise, tokens, forcing=True)
-    imagined, outcome = model.step(state, actions, listener)
-    nats = surprise(model, state, actions, tokens, listener)
-    if listener.complete:
-        return listener.guesses, nats, outcome
+    teacher = TeacherForcing.build(noise, tokens, forcing=True)
+    imagined, outcome = model.step(state, actions, teacher)
+    nats = surprise(model, state, actions, tokens, teacher)
+    if teacher.complete:
+        return teacher.guesses, nats, outcome
     # Tokens that were answered may be in what the family made of them: ask again, without the truth.
     imagined, outcome = model.step(state, actions, noise)
     return model.tokens(imagined), nats, outcome

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from dreamenvs.data.episode import Episode
 from dreamenvs.evaluation.excerpts import Excerpts, Place, batches, cut
-from dreamenvs.evaluation.listening import Listener, surprise
 from dreamenvs.evaluation.pictures import Frames, colour
+from dreamenvs.evaluation.teacher_forcing import TeacherForcing, surprise
 from dreamenvs.protocols import WorldModel
 from dreamenvs.random import Noise
 
@@ -108,16 +108,16 @@ def _dream(
         watched = model.update(watched, excerpts.actions[:, step], excerpts.observations[:, step + 1])
         tokens = model.tokens(watched)
         noise = Noise(seeds, torch.full_like(seeds, step - last))
-        listener = Listener.build(noise, tokens, forcing=False)
+        teacher = TeacherForcing.build(noise, tokens, forcing=False)
         before = state
-        state, outcome = model.step(before, excerpts.actions[:, step], listener)
+        state, outcome = model.step(before, excerpts.actions[:, step], teacher)
         steps.append(
             (
                 excerpts.counted[:, step],
                 excerpts.counted[:, step] & ~excerpts.terminated[:, step],
                 *_pixel_errors(model.decode(state), excerpts.observations, last, step + 1),
                 *_token_errors(model.tokens(state), seen, tokens, frequencies),
-                surprise(model, before, excerpts.actions[:, step], tokens, listener),
+                surprise(model, before, excerpts.actions[:, step], tokens, teacher),
                 -_likelihood(frequencies, tokens).log().mean(1),
                 outcome.rewards,
                 excerpts.rewards[:, step],

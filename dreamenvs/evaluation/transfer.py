@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
 
-from dreamenvs.actions import zero_actions
-from dreamenvs.checkpoint import Checkpoint
+from dreamenvs.checkpoints.shared_models import CheckpointLike, load
+from dreamenvs.checkpoints.world_model import Checkpoint
 from dreamenvs.dream import ObservationType
-from dreamenvs.envs.loading import CheckpointLike, load
-from dreamenvs.envs.real import make_real, make_real_vec
 from dreamenvs.envs.vector import DEFAULT_HORIZON, DreamVectorEnv
-from dreamenvs.evaluation.play import Played, PolicyLike, play
+from dreamenvs.evaluation.episodes import Played, PolicyLike, play
 from dreamenvs.evaluation.results import Progress, text_table, to_json
 from dreamenvs.evaluation.statistics import LEVEL, RESAMPLES, Estimate, estimate_gap, estimate_mean
+from dreamenvs.models.actions import zero_actions
 from dreamenvs.types import Scalar, Segment
+from dreamenvs.worlds.real import make_real, make_real_vec
 
 MAX_EPISODE_STEPS = 27_000
 """The longest Atari game at four frames a step."""

@@ -19,9 +19,9 @@ from torch import Tensor
 from dreamenvs.data.episode import Episode
 from dreamenvs.evaluation.excerpts import Excerpts, Place, batches
 from dreamenvs.evaluation.frechet import Distance, compare_features
-from dreamenvs.evaluation.listening import Listener, surprise
 from dreamenvs.evaluation.results import Progress, text_table, to_json
 from dreamenvs.evaluation.statistics import Estimate, estimate, resampled_means
+from dreamenvs.evaluation.teacher_forcing import TeacherForcing, surprise
 from dreamenvs.evaluation.video_features import FeatureNetwork, RandomFeatures
 from dreamenvs.protocols import WorldModel
 from dreamenvs.random import Noise
@@ -188,9 +188,9 @@ def _dream(model: WorldModel[Any], excerpts: Excerpts, context: int, seeds: Tens
         actions, noise = excerpts.actions[:, step], Noise(seeds, torch.full_like(seeds, step - last))
         following = model.update(watched, actions, excerpts.observations[:, step + 1])
         tokens = model.tokens(following)
-        listener = Listener.build(noise, tokens, forcing=True)
-        model.step(watched, actions, listener)
-        nats.append(surprise(model, watched, actions, tokens, listener))
+        teacher = TeacherForcing.build(noise, tokens, forcing=True)
+        model.step(watched, actions, teacher)
+        nats.append(surprise(model, watched, actions, tokens, teacher))
         # A dream that ends goes on, as the recorded video does.
         state, _ = model.step(state, actions, noise)
         watched = following

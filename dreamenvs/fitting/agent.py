@@ -11,7 +11,7 @@ from dreamenvs.protocols import WorldModel
 from dreamenvs.types import Segment
 
 
-class Learner(Protocol):
+class DreamLearner(Protocol):
     """An agent that learns in the dreams of a world model; its random numbers follow from its seed and the update."""
 
     def update(self, model: WorldModel[Any], context: Segment, update: int) -> dict[str, float]:

@@ -23,10 +23,10 @@ from dreamenvs import tree
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.samplers import Sampler, UniformSampler
 from dreamenvs.data.segments import cut_segments, episode_lengths
-from dreamenvs.fitting.parallel import ALONE, Ranks
-from dreamenvs.fitting.prepared import prepare_episodes, unpack_tokens
-from dreamenvs.fitting.state import Progress, State, StateError, read_state, write_state
-from dreamenvs.fitting.updater import Measured, NonFiniteLossError, Updater
+from dreamenvs.fitting.distributed import ALONE, Ranks
+from dreamenvs.fitting.optimizer import Measured, NonFiniteLossError, Updater
+from dreamenvs.fitting.state import FitProgress, FitState, StateError, read_state, write_state
+from dreamenvs.fitting.token_cache import prepare_episodes, unpack_tokens
 from dreamenvs.protocols import Stage, WorldModel
 from dreamenvs.types import Segment
 
@@ -87,9 +87,9 @@ class Fit:
         return self.stage == len(self.stages)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> FitProgress:
         """Where the fit stands, and which fit it is."""
-        return Progress(
+        return FitProgress(
             seed=self._seed,
             stages=tuple(stage.name for stage in self.stages),
             updates=tuple(stage.updates for stage in self.stages),
@@ -119,7 +119,7 @@ class Fit:
         if self.ranks.first:
             counters = {name: torch.from_numpy(counts) for name, counts in self._sampler.counters().items()}
             moments = self._updater.export() if self._updater is not None else {}
-            write_state(directory, State(self.progress, self._module.state_dict(), moments, counters))
+            write_state(directory, FitState(self.progress, self._module.state_dict(), moments, counters))
         self.ranks.wait()
 
     def load(self, directory: str | os.PathLike[str]) -> None:
@@ -207,7 +207,7 @@ class Fit:
     def _device(self) -> torch.device:
         return next(self._module.parameters()).device
 
-    def _check(self, state: State, directory: str | os.PathLike[str]) -> None:
+    def _check(self, state: FitState, directory: str | os.PathLike[str]) -> None:
         """Refuse the state of another fit."""
         own, found = self.progress, state.progress
         for name in ("seed", "stages", "updates", "episodes", "steps", "sampler"):

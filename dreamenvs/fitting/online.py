@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dreamenvs import tree
-from dreamenvs.actions import sample_actions, zero_actions
-from dreamenvs.data.experience import OpenEpisode
-from dreamenvs.data.gathering import Gatherer
+from dreamenvs.data.collector import Gatherer
+from dreamenvs.data.growing_replay import OpenEpisode
 from dreamenvs.data.samplers import Sampler, UniformSampler
 from dreamenvs.data.segments import cut_segments, start_contexts
-from dreamenvs.fitting.agent import Actor, Learner
+from dreamenvs.fitting.agent import Actor, DreamLearner
 from dreamenvs.fitting.online_state import Counters, OnlineState, write_online
+from dreamenvs.fitting.optimizer import Updater
 from dreamenvs.fitting.schedule import Pace, Schedule
 from dreamenvs.fitting.state import StateError
-from dreamenvs.fitting.updater import Updater
+from dreamenvs.models.actions import sample_actions, zero_actions
 from dreamenvs.protocols import Stage, WorldModel
 from dreamenvs.types import Segment
 
@@ -55,7 +55,7 @@ class Online:
     def __init__(
         self,
         model: WorldModel[Any],
-        learner: Learner,
+        learner: DreamLearner,
         actor: Actor,
         gatherer: Gatherer,
         schedule: Schedule,

@@ -15,9 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dreamenvs.artifact import FORMAT, MAX_JSON, check_format, dump_json, parse_json, read_artifact, write_artifact
 from dreamenvs.config import from_json, to_json
-from dreamenvs.data.gathering import Game
+from dreamenvs.data.collector import Game
+from dreamenvs.files.atomic_directory import (
+    FORMAT,
+    MAX_JSON,
+    check_format,
+    dump_json,
+    parse_json,
+    read_artifact,
+    write_artifact,
+)
 from dreamenvs.fitting.state import StateError, dump_tensors, parse_tensors
 
 LIMITS = {

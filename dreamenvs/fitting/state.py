@@ -12,8 +12,16 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from dreamenvs.artifact import FORMAT, MAX_JSON, check_format, dump_json, parse_json, read_artifact, write_artifact
 from dreamenvs.config import from_json, to_json
+from dreamenvs.files.atomic_directory import (
+    FORMAT,
+    MAX_JSON,
+    check_format,
+    dump_json,
+    parse_json,
+    read_artifact,
+    write_artifact,
+)
 
 LIMITS = {
     "progress.json": MAX_JSON,
@@ -28,7 +36,7 @@ class StateError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class FitProgress:
     """Where a fit stands, and which fit it is."""
 
     seed: int
@@ -45,16 +53,16 @@ class Progress:
     """How many updates of the stage under way are done."""
 
 
-class State(NamedTuple):
+class FitState(NamedTuple):
     """All that a fit needs to go on; random numbers are drawn anew from the seed, the stage and the update."""
 
-    progress: Progress
+    progress: FitProgress
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     sampler: dict[str, Tensor]
 
 
-def write_state(directory: str | os.PathLike[str], state: State) -> Path:
+def write_state(directory: str | os.PathLike[str], state: FitState) -> Path:
     """Write or replace a state; killed at any moment, the old or the new one stands."""
     files = {
         "progress.json": dump_json({"format": FORMAT, "progress": to_json(state.progress)}),
@@ -65,15 +73,15 @@ def write_state(directory: str | os.PathLike[str], state: State) -> Path:
     return write_artifact(directory, files)
 
 
-def read_state(directory: str | os.PathLike[str]) -> State:
+def read_state(directory: str | os.PathLike[str]) -> FitState:
     """A state whose every byte is as it was written."""
     path = Path(directory)
     files = read_artifact(path, LIMITS)
-    weights, optimizer, sampler = (parse_tensors(path, files, f"{name}.safetensors") for name in State._fields[1:])
-    return State(_parse_progress(path, files), weights, optimizer, sampler)
+    weights, optimizer, sampler = (parse_tensors(path, files, f"{name}.safetensors") for name in FitState._fields[1:])
+    return FitState(_parse_progress(path, files), weights, optimizer, sampler)
 
 
-def read_progress(directory: str | os.PathLike[str]) -> Progress:
+def read_progress(directory: str | os.PathLike[str]) -> FitProgress:
     """Where the fit of a state stands, without reading its tensors."""
     return _parse_progress(Path(directory), read_artifact(directory, LIMITS, ("progress.json",)))
 
@@ -84,11 +92,11 @@ def read_weights(directory: str | os.PathLike[str]) -> dict[str, Tensor]:
     return parse_tensors(Path(directory), read_artifact(directory, LIMITS, (name,)), name)
 
 
-def _parse_progress(path: Path, files: Mapping[str, bytes]) -> Progress:
+def _parse_progress(path: Path, files: Mapping[str, bytes]) -> FitProgress:
     name = str(path / "progress.json")
     value = parse_json(files["progress.json"], name)
     check_format(value, name)
-    return from_json(Progress, value.get("progress"), f"{name}: progress")
+    return from_json(FitProgress, value.get("progress"), f"{name}: progress")
 
 
 def dump_tensors(tensors: Mapping[str, Tensor]) -> bytes:

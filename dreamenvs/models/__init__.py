@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dreamenvs.models import delta_iris, iris, rem, step_vq, storm
+from dreamenvs import families
 from dreamenvs.models.family import Family
 
-FAMILIES: dict[str, Family] = {
-    family.name: family for part in (step_vq, storm, iris, rem, delta_iris) for family in part.FAMILIES
-}
+FAMILIES: dict[str, Family] = {name: families.resolve(entry.model) for name, entry in families.FAMILIES.items()}
 
 __all__ = ["FAMILIES", "Family"]

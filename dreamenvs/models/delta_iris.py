@@ -13,13 +13,13 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from dreamenvs.actions import ActionEncoder
-from dreamenvs.blocks import ActionInput
-from dreamenvs.heads import HeadConfig, RewardHead, TerminationHead
+from dreamenvs.models.actions import ActionEncoder
 from dreamenvs.models.family import Family
 from dreamenvs.models.frame_token import FrameToken, FrameTokenConfig, NoFrameToken, NoFrameTokenConfig
-from dreamenvs.models.turns import TurnConfig, TurnsOptimization, decaying_groups, turn
-from dreamenvs.nn import initial, ranks
+from dreamenvs.models.heads import HeadConfig, RewardHead, TerminationHead
+from dreamenvs.models.token_blocks import ActionInput
+from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization, build_stage, decaying_groups
+from dreamenvs.nn import distributed, initialization
 from dreamenvs.priors.autoregressive import AutoregressiveConfig, AutoregressivePrior
 from dreamenvs.protocols import SequenceModel, Stage
 from dreamenvs.random import Noise
@@ -42,12 +42,14 @@ class DeltaState(NamedTuple, Generic[CacheT]):
     cache: CacheT
 
 
-def _paper_turn(updates: int) -> TurnConfig:
-    return TurnConfig(rows=32, length=21, updates=updates, rate=1e-4, weight_decay=0.01, clip=10.0, warmup=0, decay=1.0)
+def _paper_turn(updates: int) -> StageConfig:
+    return StageConfig(
+        rows=32, length=21, updates=updates, rate=1e-4, weight_decay=0.01, clip=10.0, warmup=0, decay=1.0
+    )
 
 
 # The first epoch of Crafter; later epochs add 500 updates of each, in turns with 10,000 steps of new experience.
-PAPER_OPTIMIZATION = TurnsOptimization(tokenizer=_paper_turn(5000), dynamics=_paper_turn(2500))
+PAPER_OPTIMIZATION = TwoStageOptimization(tokenizer=_paper_turn(5000), dynamics=_paper_turn(2500))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ class DeltaIRISConfig:
     )
     prior: AutoregressiveConfig = field(default_factory=AutoregressiveConfig)
     head: HeadConfig = field(default_factory=lambda: HeadConfig(units=512))
-    optimization: TurnsOptimization = PAPER_OPTIMIZATION
+    optimization: TwoStageOptimization = PAPER_OPTIMIZATION
 
     def __post_init__(self) -> None:
         self.optimization.refuse_stale()
@@ -82,7 +84,7 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
         prior: AutoregressivePrior,
         reward: RewardHead,
         termination: TerminationHead,
-        optimization: TurnsOptimization,
+        optimization: TwoStageOptimization,
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -95,7 +97,7 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
         self.reward = reward
         self.termination = termination
         self.action_input = ActionInput(self.encode_actions.width, sequence.width)
-        self.embed_tokens = initial.table(tokenizer.vocabulary, sequence.width)
+        self.embed_tokens = initialization.table(tokenizer.vocabulary, sequence.width)
 
     @property
     def num_tokens(self) -> int:
@@ -168,14 +170,18 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
         dynamics = [parameter for parameter in self.parameters() if id(parameter) not in known]
         # Tokens depend on two frames and an action, and I-tokens on pixels: nothing can be prepared frame by frame.
         return (
-            turn("tokenizer", turns.tokenizer, self.tokenizer_loss, decaying_groups(self, tokenizer, turns.tokenizer)),
-            turn("dynamics", turns.dynamics, self.dynamics_loss, decaying_groups(self, dynamics, turns.dynamics)),
+            build_stage(
+                "tokenizer", turns.tokenizer, self.tokenizer_loss, decaying_groups(self, tokenizer, turns.tokenizer)
+            ),
+            build_stage(
+                "dynamics", turns.dynamics, self.dynamics_loss, decaying_groups(self, dynamics, turns.dynamics)
+            ),
         )
 
     def tokenizer_loss(self, segment: Segment) -> LossTerms:
         """Over the transitions between real frames; padding is nobody's next frame."""
         pairs = segment.valid[:, :-1] & segment.valid[:, 1:]
-        if not bool(ranks.all_sum(pairs.sum())):
+        if not bool(distributed.all_sum(pairs.sum())):
             raise ValueError("segments of single frames have no transitions: Δ-tokens need two frames in a row")
         frames = segment.observations
         actions = self._encode(segment.actions[:, :-1][pairs])
@@ -254,4 +260,4 @@ def build(config: DeltaIRISConfig, spec: WorldSpec) -> DeltaIRIS[Any]:
     )
 
 
-FAMILIES = (Family(name="DeltaIRIS", config=DeltaIRISConfig, paper=DeltaIRISConfig(), build=build),)
+DELTA_IRIS = Family(name="DeltaIRIS", config=DeltaIRISConfig, paper=DeltaIRISConfig(), build=build)

@@ -12,10 +12,10 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from dreamenvs.actions import ActionEncoder
-from dreamenvs.heads import RewardHead, TerminationHead
-from dreamenvs.models.autoencoder import autoencoder_loss
-from dreamenvs.models.turns import TurnsOptimization, plain_group, turn
+from dreamenvs.models.actions import ActionEncoder
+from dreamenvs.models.heads import RewardHead, TerminationHead
+from dreamenvs.models.reconstruction import autoencoder_loss
+from dreamenvs.models.two_stage import TwoStageOptimization, build_stage, plain_group
 from dreamenvs.protocols import FramePrior, Mixer, ParameterGroup, Posterior, SequenceModel, Stage, Tokenizer
 from dreamenvs.random import Noise
 from dreamenvs.types import LossTerms, Outcome, Segment, WorldSpec
@@ -62,7 +62,7 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         prior: FramePrior,
         reward: RewardHead,
         termination: TerminationHead,
-        optimization: JointOptimization | TurnsOptimization,
+        optimization: JointOptimization | TwoStageOptimization,
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -143,11 +143,15 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         known = {id(parameter) for parameter in tokenizer}
         dynamics = tuple(parameter for parameter in self.parameters() if id(parameter) not in known)
         chosen = self.optimization
-        if isinstance(chosen, TurnsOptimization):
+        if isinstance(chosen, TwoStageOptimization):
             encode = self.tokenizer.encode
             return (
-                turn("tokenizer", chosen.tokenizer, self.tokenizer_loss, plain_group(tokenizer, chosen.tokenizer)),
-                turn("dynamics", chosen.dynamics, self.token_loss, plain_group(dynamics, chosen.dynamics), encode),
+                build_stage(
+                    "tokenizer", chosen.tokenizer, self.tokenizer_loss, plain_group(tokenizer, chosen.tokenizer)
+                ),
+                build_stage(
+                    "dynamics", chosen.dynamics, self.token_loss, plain_group(dynamics, chosen.dynamics), encode
+                ),
             )
         groups = (
             ParameterGroup(parameters=tokenizer, learning_rate=chosen.tokenizer_rate),
@@ -184,7 +188,9 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
     def token_loss(self, segment: Segment) -> LossTerms:
         """The dynamics' part, on segments whose observations are tokens (B, T, K)."""
         tokens = segment.observations.flatten(0, 1)
-        share = self.optimization.stale if isinstance(self.optimization, TurnsOptimization) and self.training else 0.0
+        share = (
+            self.optimization.stale if isinstance(self.optimization, TwoStageOptimization) and self.training else 0.0
+        )
         seen = make_stale(segment.observations, share).flatten(0, 1) if share else tokens
         latent = self.tokenizer.embed(seen)
         # Equation 6 asks for the tokens alone: there are no logits to be aligned with.

@@ -11,7 +11,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from dreamenvs.nn.frame_network import FrameEncoder, FrameNetworkConfig, map_shape
+from dreamenvs.nn.frame_networks.delta_iris import FrameEncoder, FrameNetworkConfig, map_shape
 from dreamenvs.nn.layers import RowLayerNorm, RowLinear
 
 

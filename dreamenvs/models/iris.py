@@ -9,25 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from dreamenvs.blocks import SharedCodes, SharedCodesConfig, TokenTable, TokenTableConfig
-from dreamenvs.heads import HeadConfig, RewardHead, SignRewardHead, TerminationHead
 from dreamenvs.models.family import Family
+from dreamenvs.models.heads import HeadConfig, RewardHead, SignRewardHead, TerminationHead
+from dreamenvs.models.token_blocks import SharedCodes, SharedCodesConfig, TokenTable, TokenTableConfig
 from dreamenvs.models.token_level import TokenLevelModel
-from dreamenvs.models.turns import TurnConfig, TurnsOptimization
-from dreamenvs.nn.residual import ResidualNetworkConfig
+from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
+from dreamenvs.nn.frame_networks.iris import ResidualNetworkConfig
 from dreamenvs.priors.autoregressive import AutoregressiveConfig, AutoregressivePrior
 from dreamenvs.priors.parallel import ParallelConfig, ParallelPrior
 from dreamenvs.sequence.retnet import RetNet, RetNetConfig
 from dreamenvs.sequence.transformer import BlockTransformerConfig, Transformer
-from dreamenvs.tokenizers.discrete import DiscreteConfig, DiscreteTokenizer
 from dreamenvs.tokenizers.vq import VQConfig, VQTokenizer
+from dreamenvs.tokenizers.vqgan import DiscreteConfig, DiscreteTokenizer
 from dreamenvs.types import WorldSpec
 
 Rewards = Literal["sign", "two_hot"]
 
-OPTIMIZATION = TurnsOptimization(
-    tokenizer=TurnConfig(rows=256, length=1, updates=119_000, rate=1e-4, clip=10.0, warmup=0, decay=1.0),
-    dynamics=TurnConfig(
+OPTIMIZATION = TwoStageOptimization(
+    tokenizer=StageConfig(rows=256, length=1, updates=119_000, rate=1e-4, clip=10.0, warmup=0, decay=1.0),
+    dynamics=StageConfig(
         rows=64, length=20, updates=115_000, rate=1e-4, weight_decay=0.01, clip=10.0, warmup=0, decay=1.0
     ),
 )
@@ -47,7 +47,7 @@ class TokenLevelConfig:
     head: HeadConfig = field(default_factory=HeadConfig)
     context: int = 1
     """Frames of a training segment after which predictions count, and which a dream should start from."""
-    optimization: TurnsOptimization = field(default_factory=lambda: OPTIMIZATION)
+    optimization: TwoStageOptimization = field(default_factory=lambda: OPTIMIZATION)
 
     def __post_init__(self) -> None:
         self.optimization.refuse_stale()
@@ -99,4 +99,4 @@ def iris_on_rem_grid() -> TokenLevelConfig:
     return TokenLevelConfig(tokenizer=DiscreteConfig(network=network))
 
 
-FAMILIES = (Family(name="IRIS", config=TokenLevelConfig, paper=TokenLevelConfig(), build=build),)
+IRIS = Family(name="IRIS", config=TokenLevelConfig, paper=TokenLevelConfig(), build=build)

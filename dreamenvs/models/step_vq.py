@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from dreamenvs.actions import ActionEncoder
-from dreamenvs.heads import HeadConfig, RewardHead, TerminationHead
-from dreamenvs.mixers import ConcatMixer, ConcatMixerConfig
+from dreamenvs.models.actions import ActionEncoder
 from dreamenvs.models.family import Family
 from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization
-from dreamenvs.models.turns import TurnsOptimization
+from dreamenvs.models.heads import HeadConfig, RewardHead, TerminationHead
+from dreamenvs.models.mixers import ConcatMixer, ConcatMixerConfig
+from dreamenvs.models.two_stage import TwoStageOptimization
 from dreamenvs.priors.factorized import FactorizedConfig, FactorizedPrior, KLObjective
 from dreamenvs.priors.local import LocalConfig, LocalPrior
 from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config
@@ -32,10 +32,10 @@ class StepVQConfig:
     sequence: Mamba2Config | TransformerConfig = field(default_factory=Mamba2Config)
     prior: FactorizedConfig | LocalConfig = field(default_factory=FactorizedConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
-    optimization: JointOptimization | TurnsOptimization = field(default_factory=JointOptimization)
+    optimization: JointOptimization | TwoStageOptimization = field(default_factory=JointOptimization)
 
     def __post_init__(self) -> None:
-        if isinstance(self.optimization, TurnsOptimization) and isinstance(self.prior.objective, KLObjective):
+        if isinstance(self.optimization, TwoStageOptimization) and isinstance(self.prior.objective, KLObjective):
             raise ValueError(
                 "in turns the dynamics see tokens and no posterior, which KLObjective compares with; "
                 "use CrossEntropyObjective or JointOptimization"
@@ -79,19 +79,17 @@ def _build_prior(
 # The baselines mix 1 % of the uniform distribution into prior and posterior, as DRAMA does.
 _CATEGORICAL = FactorizedConfig(unimix=0.01)
 
-FAMILIES = (
-    Family(name="STEPVQ", config=StepVQConfig, paper=StepVQConfig(), build=build),
-    Family(name="STEPVQT", config=StepVQConfig, paper=StepVQConfig(sequence=TransformerConfig()), build=build),
-    Family(
-        name="CB",
-        config=StepVQConfig,
-        paper=StepVQConfig(tokenizer=CategoricalConfig(), prior=_CATEGORICAL),
-        build=build,
-    ),
-    Family(
-        name="CBT",
-        config=StepVQConfig,
-        paper=StepVQConfig(tokenizer=CategoricalConfig(), sequence=TransformerConfig(), prior=_CATEGORICAL),
-        build=build,
-    ),
+STEP_VQ = Family(name="STEPVQ", config=StepVQConfig, paper=StepVQConfig(), build=build)
+STEP_VQ_T = Family(name="STEPVQT", config=StepVQConfig, paper=StepVQConfig(sequence=TransformerConfig()), build=build)
+CB = Family(
+    name="CB",
+    config=StepVQConfig,
+    paper=StepVQConfig(tokenizer=CategoricalConfig(), prior=_CATEGORICAL),
+    build=build,
+)
+CB_T = Family(
+    name="CBT",
+    config=StepVQConfig,
+    paper=StepVQConfig(tokenizer=CategoricalConfig(), sequence=TransformerConfig(), prior=_CATEGORICAL),
+    build=build,
 )

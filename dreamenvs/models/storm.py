@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from dreamenvs.actions import ActionEncoder
-from dreamenvs.heads import HeadConfig, RewardHead, TerminationHead
-from dreamenvs.mixers import MixerConfig, StateMixerConfig, build_mixer
+from dreamenvs.models.actions import ActionEncoder
 from dreamenvs.models.family import Family
 from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization
-from dreamenvs.models.turns import TurnsOptimization
-from dreamenvs.nn.batch_conv import BatchConvConfig
+from dreamenvs.models.heads import HeadConfig, RewardHead, TerminationHead
+from dreamenvs.models.mixers import MixerConfig, StateMixerConfig, build_mixer
+from dreamenvs.models.two_stage import TwoStageOptimization
+from dreamenvs.nn.frame_networks.storm import BatchConvConfig
 from dreamenvs.priors.factorized import FactorizedConfig, FactorizedPrior, KLObjective
 from dreamenvs.priors.maskgit import MaskGITConfig, MaskGITPrior
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
@@ -43,12 +43,12 @@ class StormConfig:
         default_factory=lambda: FactorizedConfig(objective=KLObjective(dynamics=0.5), unimix=0.01, norm=False)
     )
     head: HeadConfig = field(default_factory=lambda: HeadConfig(units=512, layers=2, activation="relu"))
-    optimization: JointOptimization | TurnsOptimization = field(
+    optimization: JointOptimization | TwoStageOptimization = field(
         default_factory=lambda: JointOptimization(dynamics_rate=1e-4, warmup=0)
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.optimization, TurnsOptimization) and isinstance(self.prior.objective, KLObjective):
+        if isinstance(self.optimization, TwoStageOptimization) and isinstance(self.prior.objective, KLObjective):
             raise ValueError(
                 "in turns the dynamics see tokens and no posterior, which KLObjective compares with; "
                 "use CrossEntropyObjective or JointOptimization"
@@ -85,7 +85,5 @@ def _build_prior(
     return MaskGITPrior(config, width, tokenizer.num_tokens, tokenizer.vocabulary, grid)
 
 
-FAMILIES = (
-    Family(name="STORM", config=StormConfig, paper=StormConfig(), build=build),
-    Family(name="GITSTORM", config=StormConfig, paper=StormConfig(prior=MaskGITConfig()), build=build),
-)
+STORM = Family(name="STORM", config=StormConfig, paper=StormConfig(), build=build)
+GIT_STORM = Family(name="GITSTORM", config=StormConfig, paper=StormConfig(prior=MaskGITConfig()), build=build)

@@ -11,11 +11,11 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from dreamenvs.actions import ActionEncoder
-from dreamenvs.blocks import ActionInput, SharedCodes, TokenTable, lay_out
-from dreamenvs.heads import RewardHead, SignRewardHead, TerminationHead
-from dreamenvs.models.autoencoder import autoencoder_loss
-from dreamenvs.models.turns import TurnsOptimization, decaying_groups, turn
+from dreamenvs.models.actions import ActionEncoder
+from dreamenvs.models.heads import RewardHead, SignRewardHead, TerminationHead
+from dreamenvs.models.reconstruction import autoencoder_loss
+from dreamenvs.models.token_blocks import ActionInput, SharedCodes, TokenTable, lay_out
+from dreamenvs.models.two_stage import TwoStageOptimization, build_stage, decaying_groups
 from dreamenvs.protocols import BlockPrior, SequenceModel, Stage, Tokenizer
 from dreamenvs.random import Noise
 from dreamenvs.types import LossTerms, Outcome, Segment, WorldSpec
@@ -45,7 +45,7 @@ class TokenLevelModel(nn.Module):
         reward: RewardHead | SignRewardHead,
         termination: TerminationHead,
         context: int,
-        optimization: TurnsOptimization,
+        optimization: TwoStageOptimization,
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -120,8 +120,10 @@ class TokenLevelModel(nn.Module):
         dynamics = [parameter for parameter in self.parameters() if id(parameter) not in known]
         groups = decaying_groups(self, dynamics, turns.dynamics)
         return (
-            turn("tokenizer", turns.tokenizer, self.tokenizer_loss, decaying_groups(self, tokenizer, turns.tokenizer)),
-            turn("dynamics", turns.dynamics, self.token_loss, groups, self.tokenizer.encode),
+            build_stage(
+                "tokenizer", turns.tokenizer, self.tokenizer_loss, decaying_groups(self, tokenizer, turns.tokenizer)
+            ),
+            build_stage("dynamics", turns.dynamics, self.token_loss, groups, self.tokenizer.encode),
         )
 
     def tokenizer_loss(self, segment: Segment) -> LossTerms:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dreamenvs.nn import ranks
+from dreamenvs.nn import distributed
 
 BINS = 255
 LIMIT = 20.0
@@ -82,7 +82,7 @@ def free_bits(divergence: Tensor, bits: float = 1.0) -> Tensor:
 def masked_mean(values: Tensor, valid: Tensor) -> Tensor:
     """The mean () of values (N,) over the valid (N,) ones of all ranks; zero where none is."""
     # Filled rather than multiplied, for zero times NaN is NaN.
-    return ranks.ratio(values.masked_fill(~valid, 0).sum(), valid.sum())
+    return distributed.ratio(values.masked_fill(~valid, 0).sum(), valid.sum())
 
 
 def one_hot(tokens: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:

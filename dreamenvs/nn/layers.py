@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dreamenvs.nn.packed import Part, can_pack, packed_linear
+from dreamenvs.nn.cpu.packed import Part, can_pack, packed_linear
 
 MIN_ROWS = 16
 MAX_SUM = 512

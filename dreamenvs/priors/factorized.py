@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dreamenvs.nn import initial
+from dreamenvs.nn import initialization
 from dreamenvs.nn.distributions import free_bits, kl, masked_mean, unimix
 from dreamenvs.nn.layers import RowLinear, RowRMSNorm
 from dreamenvs.protocols import Posterior
@@ -84,7 +84,7 @@ class FactorizedPrior(nn.Module):
         self.project = RowLinear(width, num_tokens * (config.rank or vocabulary))
         if config.rank:
             self.codes = nn.Parameter(torch.empty(vocabulary, config.rank))
-            initial.normal_(self.codes, config.rank**-0.5)
+            initialization.normal_(self.codes, config.rank**-0.5)
             self.bias = nn.Parameter(torch.zeros(num_tokens, vocabulary))
 
     def logits(self, hidden: Tensor) -> Tensor:

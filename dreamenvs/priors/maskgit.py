@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dreamenvs.nn import initial
-from dreamenvs.nn.bidirectional import BidirectionalTransformer
+from dreamenvs.nn import initialization
+from dreamenvs.nn.bidirectional_transformer import BidirectionalTransformer
+from dreamenvs.nn.cpu.packed import Part
 from dreamenvs.nn.distributions import unimix
 from dreamenvs.nn.layers import RowLayerNorm, RowLinear, gelu_linear, part_linear, row_linear
-from dreamenvs.nn.packed import Part
-from dreamenvs.priors.draft import MAX_PASSES, draft_and_revise, hide_some
 from dreamenvs.priors.factorized import CrossEntropyObjective, KLObjective, cross_entropy, divergences
+from dreamenvs.priors.mask_schedules import MAX_PASSES, draft_and_revise, hide_some
 from dreamenvs.protocols import Posterior
 from dreamenvs.random import Noise
 from dreamenvs.types import LossTerms
@@ -112,10 +112,10 @@ class MaskGITPrior(nn.Module):
         cut = grid is None and width % num_tokens == 0
         self.spread = None if cut else RowLinear(width, num_tokens * config.channels)
         channels = width // num_tokens if cut else config.channels
-        self.embed = initial.table(vocabulary + 1, config.width)  # the last: hidden
+        self.embed = initialization.table(vocabulary + 1, config.width)  # the last: hidden
         self.project = nn.Linear(config.width + channels, config.width)
         sizes = [(num_tokens, config.width)] if grid is None else [(length, config.width) for length in grid]
-        self.positions = nn.ParameterList(initial.normal_(torch.empty(size)) for size in sizes)
+        self.positions = nn.ParameterList(initialization.normal_(torch.empty(size)) for size in sizes)
         self.transformer = BidirectionalTransformer(
             width=config.width,
             layers=config.layers,
@@ -126,7 +126,7 @@ class MaskGITPrior(nn.Module):
         self.inner = nn.Linear(config.width, config.width)
         self.inner_norm = RowLayerNorm(config.width)
         if not config.tied:
-            self.output = nn.Parameter(initial.normal_(torch.empty(vocabulary, config.width)))
+            self.output = nn.Parameter(initialization.normal_(torch.empty(vocabulary, config.width)))
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
     def one_pass_logits(self, hidden: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dreamenvs.nn import initial
+from dreamenvs.nn import initialization
 from dreamenvs.priors.token_head import TokenHead
 from dreamenvs.protocols import Drawn, Foreseen, PeekingModel
 from dreamenvs.random import Noise
@@ -34,7 +34,7 @@ class ParallelPrior(TokenHead):
         super().__init__(width, vocabulary)
         self.config = config
         self.queries = nn.Parameter(torch.empty(num_tokens, width))  # (K, D)
-        initial.normal_(self.queries)
+        initialization.normal_(self.queries)
 
     def read(self, sequence: PeekingModel[Any], latest: Tensor, cache: Any) -> Any:
         """Nothing: a frame's tokens are fed with the action that follows them."""

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from dreamenvs.nn import initial
+from dreamenvs.nn import initialization
 from dreamenvs.nn.attention import rotary_turns
 from dreamenvs.nn.layers import RowLayerNorm
 
@@ -62,7 +62,7 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, width: int, window: int) -> None:
         super().__init__()
-        self.table = initial.table(window, width, INITIAL_STD)
+        self.table = initialization.table(window, width, INITIAL_STD)
         self.norm = RowLayerNorm(width, EPSILON)
 
     def begin(self, inputs: Tensor) -> Tensor:

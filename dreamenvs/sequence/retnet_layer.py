@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dreamenvs.nn import initial
+from dreamenvs.nn import initialization
 from dreamenvs.nn.layers import MIN_ROWS, row_silu
 from dreamenvs.sequence.retention import Turns, back_turn, chunk_turns, remember_chunk, retain_chunk, turn_chunk
 
@@ -55,7 +55,7 @@ class RetNetLayer(nn.Module):
         for linear in (self.qkvg, self.out, self.up, self.down):
             nn.init.zeros_(linear.bias)
         for weight in (*self.qkvg.weight.chunk(4), self.out.weight, self.up.weight, self.down.weight):
-            initial.xavier_normal_(weight)
+            initialization.xavier_normal_(weight)
 
     def project(self, hidden: Tensor) -> Projected:
         """What to retain of hidden (B, T, D)."""

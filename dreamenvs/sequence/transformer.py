@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dreamenvs.nn.attention import attend_bags, attend_band, attend_few, attend_visible
-from dreamenvs.sequence.cache import (
+from dreamenvs.sequence.kv_cache import (
     BLOCK,
     TransformerCache,
     check_fresh,
@@ -25,8 +25,8 @@ from dreamenvs.sequence.cache import (
     write_last,
     writers,
 )
-from dreamenvs.sequence.layers import LAYERS, NORMS, as_layers
 from dreamenvs.sequence.positions import PositionsName, build_positions
+from dreamenvs.sequence.transformer_layers import LAYERS, NORMS, as_layers
 
 LayerName = Literal["lean", "gpt", "post"]
 
@@ -47,7 +47,7 @@ class TransformerConfig:
     """Slots of the cache beyond the window, or more. With K, K + 1 inputs at once are appended in place, and a cache is
     usable while no more than K + 1 inputs were appended after it: for token-level models a block of tokens less one."""
     layer: LayerName = "lean"
-    """What the layers are made of, beside attention: see `sequence/layers.py`."""
+    """What the layers are made of, beside attention: see `sequence/transformer_layers.py`."""
     positions: PositionsName = "rotary"
     """`rotary`, or `learned` and cyclic: see `sequence/positions.py`."""
 

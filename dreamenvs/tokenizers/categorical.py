@@ -8,9 +8,10 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from dreamenvs.nn.batch_conv import BatchConvConfig, BatchDecoder, BatchEncoder
-from dreamenvs.nn.conv import ConvConfig, Decoder, Encoder, grid_shape, squared_error
 from dreamenvs.nn.distributions import one_hot, straight_through, unimix
+from dreamenvs.nn.frame_networks.shapes import grid_shape
+from dreamenvs.nn.frame_networks.step_vq import ConvConfig, Decoder, Encoder, squared_error
+from dreamenvs.nn.frame_networks.storm import BatchConvConfig, BatchDecoder, BatchEncoder
 from dreamenvs.protocols import Posterior
 
 

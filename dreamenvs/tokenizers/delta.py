@@ -13,10 +13,10 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from dreamenvs.nn import initial, ranks
-from dreamenvs.nn.frame_network import FrameDecoder, FrameEncoder, FrameNetworkConfig, map_shape
+from dreamenvs.nn import distributed, initialization
+from dreamenvs.nn.frame_networks.delta_iris import FrameDecoder, FrameEncoder, FrameNetworkConfig, map_shape
 from dreamenvs.nn.layers import RowLinear
-from dreamenvs.tokenizers.unit_quantizer import UnitQuantized, UnitQuantizer
+from dreamenvs.tokenizers.cosine_codebook import UnitQuantized, UnitQuantizer
 from dreamenvs.types import LossTerms
 
 
@@ -77,7 +77,7 @@ class DeltaTokenizer(nn.Module):
         inputs = config.channels + config.condition_channels + config.action_channels
         self.decoder = FrameDecoder(config.network, inputs, channels)
         for layer in (self.encoder_actions, self.contract, self.expand, self.decoder_actions):
-            initial.normal_(layer.weight)
+            initialization.normal_(layer.weight)
 
     @property
     def num_tokens(self) -> int:
@@ -112,9 +112,9 @@ class DeltaTokenizer(nn.Module):
         errors = self._decode(before, actions, quantized.vectors.view(len(previous), -1)) - after
         squares = errors.square()
         parts = {
-            "absolute": ranks.mean(errors.abs()),
-            "squared": ranks.mean(squares),
-            "largest": ranks.mean(squares.flatten(1).amax(1)),
+            "absolute": distributed.mean(errors.abs()),
+            "squared": distributed.mean(squares),
+            "largest": distributed.mean(squares.flatten(1).amax(1)),
             "commitment": quantized.commitment,
         }
         total = torch.stack([getattr(self.config, name) * part for name, part in parts.items()]).sum()

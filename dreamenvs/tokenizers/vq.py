@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from einops import rearrange
 from torch import Tensor, nn
 
-from dreamenvs.nn.conv import ConvConfig, Decoder, Encoder, grid_shape, squared_error
+from dreamenvs.nn.frame_networks.shapes import grid_shape
+from dreamenvs.nn.frame_networks.step_vq import ConvConfig, Decoder, Encoder, squared_error
 from dreamenvs.protocols import Posterior
-from dreamenvs.tokenizers.quantizer import Quantized, Quantizer
+from dreamenvs.tokenizers.ema_codebook import Quantized, Quantizer
 
 
 @dataclass(frozen=True, kw_only=True)

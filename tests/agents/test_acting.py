@@ -10,13 +10,13 @@ import torch
 
 from dreamenvs import tree
 from dreamenvs.agents.acting import Acting, ActingPolicy
-from dreamenvs.agents.actor_critic import agent_spec, view_of
-from dreamenvs.agents.latent import LatentConfig
-from dreamenvs.agents.recurrent import RecurrentConfig
-from dreamenvs.agents.rollout import start_imagination
+from dreamenvs.agents.imagination import start_imagination
+from dreamenvs.agents.latent_actor_critic import LatentConfig
+from dreamenvs.agents.protocol import agent_spec, view_of
+from dreamenvs.agents.recurrent_actor_critic import RecurrentConfig
 from dreamenvs.agents.saving import build_agent
-from dreamenvs.envs.real import WatchedEnv
 from dreamenvs.types import Segment
+from dreamenvs.worlds.real import WatchedEnv
 from tests.dots import SPEC, Dots
 from tests.small import build_small, random_segment
 

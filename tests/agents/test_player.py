@@ -11,17 +11,17 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecMonitor
 
 import dreamenvs
-from dreamenvs.agents.actor_critic import agent_spec
 from dreamenvs.agents.player import Player
-from dreamenvs.checkpoint import Checkpoint
+from dreamenvs.agents.protocol import agent_spec
+from dreamenvs.checkpoints.world_model import Checkpoint
 from dreamenvs.data.collect import EpsilonPolicy, collect
 from dreamenvs.envs.sb3 import DreamVecEnv
-from dreamenvs.envs.source import default_source, describe, make_source
-from dreamenvs.envs.watching import WatchingPolicy
 from dreamenvs.evaluation.transfer import transfer
-from tests.agents.test_rollout import KINDS, LATENT, PIXELS, lively
+from dreamenvs.worlds.source import default_source, describe, make_source
+from dreamenvs.worlds.watching import WatchingPolicy
+from tests.agents.test_imagination import KINDS, LATENT, PIXELS, lively
 from tests.small import CONTINUOUS, build_small, random_segment
-from tests.worlds import CountingWorld, counting_checkpoint, point_checkpoint
+from tests.toy_worlds import CountingWorld, counting_checkpoint, point_checkpoint
 
 
 @pytest.fixture(scope="module")

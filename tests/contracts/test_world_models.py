@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dreamenvs import tree
-from dreamenvs.actions import sample_actions
+from dreamenvs.models.actions import sample_actions
 from dreamenvs.random import Noise
 from dreamenvs.types import WorldSpec
 from tests.small import CONFIGS, CONTINUOUS, DISCRETE, build_small, random_segment, stage_segment

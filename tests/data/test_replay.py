@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dreamenvs.data import replay as replay_module
-from dreamenvs.data import storage
+from dreamenvs.data import replay_storage as storage
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.replay import Budget, Replay
 from dreamenvs.data.segments import sample_segments
@@ -157,7 +157,7 @@ def test_a_failed_append_changes_nothing(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from dreamenvs.data import storage
+from dreamenvs.data import replay_storage as storage
 from dreamenvs.data.replay import Replay
 replay = Replay.open(sys.argv[1])
 def episodes():

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from dreamenvs.envs.conformance import ConformanceError, check_vector_env
 from dreamenvs.envs.single import DreamEnv
 from dreamenvs.envs.vector import DreamVectorEnv
-from tests.worlds import counting_checkpoint, point_checkpoint
+from tests.toy_worlds import counting_checkpoint, point_checkpoint
 
 WORLD = counting_checkpoint(starts=(0, 3, 6), jitter=0.4, limit=14)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dreamenvs.checkpoint import Checkpoint
+from dreamenvs.checkpoints.world_model import Checkpoint
 from dreamenvs.envs.conformance import check_vector_env
 from dreamenvs.envs.single import DreamEnv
 from dreamenvs.envs.vector import DreamVectorEnv

@@ -12,8 +12,8 @@ import gymnasium as gym
 import pytest
 
 import dreamenvs
-from dreamenvs.envs import library
-from dreamenvs.envs.catalog import ATARI, DMC, FAMILIES, WORLDS, fitting_command
+from dreamenvs.checkpoints import library
+from dreamenvs.ids import ATARI, DMC, FAMILIES, WORLDS, fitting_command
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 from dreamenvs.envs.single import DreamEnv
 from dreamenvs.envs.vector import DreamVectorEnv
-from tests.worlds import counting_checkpoint, point_checkpoint
+from tests.toy_worlds import counting_checkpoint, point_checkpoint
 
 
 def make(*, world: dict[str, Any] | None = None, **kwargs: Any) -> DreamEnv:

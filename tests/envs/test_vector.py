@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from dreamenvs.envs.vector import DreamVectorEnv
-from tests.worlds import counting_checkpoint, point_checkpoint
+from tests.toy_worlds import counting_checkpoint, point_checkpoint
 
 
 def make(num_envs: int = 3, *, world: dict[str, Any] | None = None, **kwargs: Any) -> DreamVectorEnv:

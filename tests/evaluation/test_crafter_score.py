@@ -18,8 +18,8 @@ from dreamenvs.evaluation.crafter_score import (
     score_of,
     summarise,
 )
-from dreamenvs.evaluation.play import Played, play
-from tests.worlds import counting_checkpoint
+from dreamenvs.evaluation.episodes import Played, play
+from tests.toy_worlds import counting_checkpoint
 
 SETTING = CrafterSetting(obs_type="rgb", episodes=4, num_envs=2, seed=0, deterministic=False, interval="bootstrap")
 

@@ -18,7 +18,7 @@ from dreamenvs.evaluation.open_loop import draw_starts, imagine_beside
 from dreamenvs.random import Noise
 from dreamenvs.types import Outcome, Segment
 from tests.small import DISCRETE, build_small
-from tests.worlds import Count, CountingWorld
+from tests.toy_worlds import Count, CountingWorld
 
 
 def counting_episode(steps: int = 40, seed: int = 0, offset: int = 0, terminated: bool = False) -> Episode:

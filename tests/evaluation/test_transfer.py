@@ -12,10 +12,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dreamenvs.checkpoint import Checkpoint
+from dreamenvs.checkpoints.world_model import Checkpoint
 from dreamenvs.evaluation.transfer import first_frames, transfer
 from dreamenvs.types import DiscreteActions, SourceEnv, WorldSpec
-from tests.worlds import counting_checkpoint
+from tests.toy_worlds import counting_checkpoint
 
 
 class RealCounting(gym.Env[NDArray[np.uint8], np.int64]):

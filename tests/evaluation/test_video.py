@@ -20,7 +20,7 @@ from dreamenvs.evaluation.video_features import RandomFeatures
 from dreamenvs.random import Noise
 from tests.evaluation.test_fidelity import StillWorld, counting_episode, noisy_episode, segment
 from tests.small import build_small, stage_segment
-from tests.worlds import CountingWorld
+from tests.toy_worlds import CountingWorld
 
 
 def rng() -> np.random.Generator:

@@ -14,28 +14,29 @@ import numpy as np
 import pytest
 import torch
 
-import dreamenvs.artifact
-from dreamenvs.artifact import ArtifactError
+import dreamenvs.files.atomic_directory
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.samplers import CountSampler, FrequencySampler, Sampler, UniformSampler
+from dreamenvs.files.atomic_directory import ArtifactError
 from dreamenvs.fitting.fit import Fit
-from dreamenvs.fitting.prepared import prepare_episodes
+from dreamenvs.fitting.optimizer import NonFiniteLossError
 from dreamenvs.fitting.state import StateError, read_progress, read_weights
-from dreamenvs.fitting.updater import NonFiniteLossError
+from dreamenvs.fitting.token_cache import prepare_episodes
 from dreamenvs.models import FAMILIES
 from dreamenvs.models.frame_level import JointOptimization
-from dreamenvs.models.turns import TurnConfig, TurnsOptimization
+from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.types import LossTerms, Segment
 from tests.small import CONFIGS, DISCRETE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TURNS = TurnsOptimization(
-    tokenizer=TurnConfig(rows=4, length=1, updates=4, warmup=2),
-    dynamics=TurnConfig(rows=3, length=6, updates=4, warmup=2, weight_decay=1e-3),
+TURNS = TwoStageOptimization(
+    tokenizer=StageConfig(rows=4, length=1, updates=4, warmup=2),
+    dynamics=StageConfig(rows=3, length=6, updates=4, warmup=2, weight_decay=1e-3),
 )
 JOINT = JointOptimization(rows=2, length=5, updates=5, warmup=2)
 CROSS_ENTROPY = FactorizedConfig(objective=CrossEntropyObjective())
+LONGER = replace(TURNS, dynamics=StageConfig(rows=1, length=2, updates=9))
 SAMPLERS: dict[str, type[Sampler]] = {"uniform": UniformSampler, "count": CountSampler, "frequency": FrequencySampler}
 
 
@@ -189,7 +190,7 @@ def test_a_stage_without_updates_is_skipped(tmp_path: Path) -> None:
     assert equal(read_weights(tmp_path / "state"), weights(fit))
 
 
-def _with(optimization: TurnsOptimization) -> Any:
+def _with(optimization: TwoStageOptimization) -> Any:
     torch.manual_seed(7)
     config = replace(CONFIGS["STEPVQ"], prior=CROSS_ENTROPY, optimization=optimization)
     return FAMILIES["STEPVQ"].build(config, DISCRETE)
@@ -202,8 +203,7 @@ def _with(optimization: TurnsOptimization) -> Any:
         (lambda: new_fit(JOINT), "its stages is"),
         (lambda: new_fit(sampler="count"), "its sampler is 'UniformSampler'"),
         (lambda: Fit(build(), noise_episodes(6), seed=3), "its episodes is 5, not 6"),
-        (lambda: Fit(_with(replace(TURNS, dynamics=TurnConfig(rows=1, length=2, updates=9))), noise_episodes(), seed=3),
-         "its updates is"),
+        (lambda: Fit(_with(LONGER), noise_episodes(), seed=3), "its updates is"),
         (lambda: Fit(build(family="CB"), noise_episodes(), seed=3), "is of another model"),
     ],
 )  # fmt: skip
@@ -262,7 +262,7 @@ def test_a_full_disk_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(dreamenvs.artifact.os, "fsync", full)
+        patch.setattr(dreamenvs.files.atomic_directory.os, "fsync", full)
         with pytest.raises(OSError, match="No space left on device; what was there before is untouched"):
             fit.save(tmp_path / "state")
     assert read_progress(tmp_path / "state").update == 0
@@ -281,7 +281,7 @@ def test_a_read_only_directory_is_named(tmp_path: Path, monkeypatch: pytest.Monk
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         mkdir(path, *args, **kwargs)
 
-    monkeypatch.setattr(dreamenvs.artifact.os, "mkdir", refused)
+    monkeypatch.setattr(dreamenvs.files.atomic_directory.os, "mkdir", refused)
     with pytest.raises(OSError, match="untouched"):
         fit.save(tmp_path / "state")
     assert read_progress(tmp_path / "state").update == 0
@@ -290,7 +290,7 @@ def test_a_read_only_directory_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 KILLED = """
 import os, random, signal, sys, torch
 from pathlib import Path
-from dreamenvs.artifact import is_artifact
+from dreamenvs.files.atomic_directory import is_artifact
 from tests.fitting.test_fit import new_fit
 
 def resume(state, kill_at):

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from dreamenvs import tree
-from dreamenvs.data.experience import Experience, open_experience
-from dreamenvs.data.gathering import Gatherer, RepetitionError
+from dreamenvs.data.collector import Gatherer, RepetitionError
+from dreamenvs.data.growing_replay import Experience, open_experience
 from dreamenvs.data.samplers import CountSampler
 from dreamenvs.fitting.online import Online, game_seed
 from dreamenvs.fitting.online_state import read_counters, read_online
 from dreamenvs.fitting.schedule import Pace, Schedule
 from dreamenvs.fitting.state import StateError
 from dreamenvs.models import FAMILIES
-from dreamenvs.models.turns import TurnConfig, TurnsOptimization
+from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.protocols import WorldModel
 from dreamenvs.random import Noise
@@ -85,8 +85,8 @@ class Tilting(nn.Module):
 
 
 def small_config(family: str) -> Any:
-    turns = TurnsOptimization(
-        tokenizer=TurnConfig(rows=4, length=2, updates=1), dynamics=TurnConfig(rows=4, length=6, updates=1)
+    turns = TwoStageOptimization(
+        tokenizer=StageConfig(rows=4, length=2, updates=1), dynamics=StageConfig(rows=4, length=6, updates=1)
     )
     if family == "STEPVQ":
         prior = FactorizedConfig(objective=CrossEntropyObjective())

@@ -10,12 +10,14 @@ import torch
 
 from dreamenvs.models import FAMILIES
 from dreamenvs.models.step_vq import StepVQConfig
-from dreamenvs.models.turns import TurnsOptimization
+from dreamenvs.models.two_stage import TwoStageOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig, KLObjective
 from tests.small import CONFIGS, DISCRETE, random_segment
 
 TURNS = {
-    family: replace(config, prior=FactorizedConfig(objective=CrossEntropyObjective()), optimization=TurnsOptimization())
+    family: replace(
+        config, prior=FactorizedConfig(objective=CrossEntropyObjective()), optimization=TwoStageOptimization()
+    )
     for family, config in CONFIGS.items()
     if isinstance(config, StepVQConfig)
 }

@@ -13,9 +13,9 @@ import stable_baselines3.common.env_checker
 from gymnasium.utils.env_checker import check_env
 
 import dreamenvs
-from dreamenvs.envs.catalog import MINATAR
+from dreamenvs.checkpoints.library import BUNDLED
 from dreamenvs.envs.conformance import check_vector_env
-from dreamenvs.envs.library import BUNDLED
+from dreamenvs.ids import MINATAR
 from tests.rounding import conforming
 
 NAMES = sorted(path.name for path in BUNDLED.iterdir() if path.is_dir())

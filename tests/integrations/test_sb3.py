@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import VecMonitor
 
 from dreamenvs.envs.sb3 import DreamVecEnv
 from dreamenvs.envs.single import DreamEnv
-from tests.worlds import counting_checkpoint, point_checkpoint
+from tests.toy_worlds import counting_checkpoint, point_checkpoint
 
 
 def make(num_envs: int = 3, **kwargs: Any) -> DreamVecEnv:

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from dreamenvs import tree
-from dreamenvs.agents.actor_critic import agent_spec, view_of
 from dreamenvs.agents.encoders import PixelEncoderConfig, TokenEncoderConfig
-from dreamenvs.agents.latent import LatentConfig
-from dreamenvs.agents.learning import Learner, LearningConfig
-from dreamenvs.agents.recurrent import RecurrentConfig
-from dreamenvs.agents.rollout import Moment, imagine
+from dreamenvs.agents.imagination import Moment, imagine
+from dreamenvs.agents.latent_actor_critic import LatentConfig
+from dreamenvs.agents.learner import Learner, LearningConfig
+from dreamenvs.agents.protocol import agent_spec, view_of
+from dreamenvs.agents.recurrent_actor_critic import RecurrentConfig
 from dreamenvs.agents.saving import build_agent
 from dreamenvs.types import Segment
-from tests.worlds import CorridorWorld, PointWorld, RecallWorld, point_checkpoint
+from tests.toy_worlds import CorridorWorld, PointWorld, RecallWorld, point_checkpoint
 
 LATENT = LatentConfig(actor_units=32, critic_units=32)
 PIXELS = RecurrentConfig(encoder=PixelEncoderConfig(channels=(8,)), units=32)

@@ -11,16 +11,16 @@ import torch
 from dreamenvs.data.episode import Episode
 from dreamenvs.evaluation.one_step import predict_steps
 from dreamenvs.fitting.fit import Fit
-from dreamenvs.heads import HeadConfig
 from dreamenvs.models import FAMILIES
-from dreamenvs.models.turns import TurnConfig, TurnsOptimization
+from dreamenvs.models.heads import HeadConfig
+from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
 from dreamenvs.types import DiscreteActions, WorldSpec
 from tests.small import CONFIGS
 
 SPEC = WorldSpec(world="Lamp", observation_shape=(3, 8, 32), actions=DiscreteActions(count=3))
-FAST = TurnsOptimization(
-    tokenizer=TurnConfig(rows=8, length=10, updates=120, rate=3e-3, clip=10.0, warmup=20),
-    dynamics=TurnConfig(rows=8, length=10, updates=250, rate=5e-3, clip=10.0, warmup=20),
+FAST = TwoStageOptimization(
+    tokenizer=StageConfig(rows=8, length=10, updates=120, rate=3e-3, clip=10.0, warmup=20),
+    dynamics=StageConfig(rows=8, length=10, updates=250, rate=5e-3, clip=10.0, warmup=20),
 )
 
 
@@ -43,7 +43,7 @@ def lamp_episode(seed: int, steps: int = 10) -> Episode:
     )
 
 
-def fit(episodes: list[Episode], optimization: TurnsOptimization) -> Any:
+def fit(episodes: list[Episode], optimization: TwoStageOptimization) -> Any:
     torch.manual_seed(0)
     model = FAMILIES["DeltaIRIS"].build(
         replace(CONFIGS["DeltaIRIS"], head=HeadConfig(units=64), optimization=optimization), SPEC

@@ -11,15 +11,15 @@ import torch
 
 from dreamenvs.evaluation.fidelity import measure
 from dreamenvs.fitting.fit import Fit
-from dreamenvs.heads import HeadConfig
 from dreamenvs.models import FAMILIES
-from dreamenvs.models.turns import TurnConfig, TurnsOptimization
+from dreamenvs.models.heads import HeadConfig
+from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
 from tests.learning.test_small_world import SPEC, block_episode
 from tests.small import CONFIGS
 
-FAST = TurnsOptimization(
-    tokenizer=TurnConfig(rows=32, length=1, updates=250, rate=3e-3, warmup=10),
-    dynamics=TurnConfig(rows=8, length=12, updates=800, rate=3e-3, warmup=10),
+FAST = TwoStageOptimization(
+    tokenizer=StageConfig(rows=32, length=1, updates=250, rate=3e-3, warmup=10),
+    dynamics=StageConfig(rows=8, length=12, updates=800, rate=3e-3, warmup=10),
 )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dreamenvs.checkpoint import load_checkpoint, save_checkpoint
+from dreamenvs.checkpoints.world_model import load_checkpoint, save_checkpoint
 from dreamenvs.config import from_json, to_json
 from dreamenvs.models import FAMILIES
 from dreamenvs.types import DiscreteActions, WorldSpec

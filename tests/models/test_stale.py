@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dreamenvs.models import FAMILIES
 from dreamenvs.models.frame_level import make_stale
-from dreamenvs.models.turns import TurnsOptimization
+from dreamenvs.models.two_stage import TwoStageOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.types import Segment
 from tests.small import CONFIGS, DISCRETE, random_segment
@@ -24,7 +24,7 @@ def counting(rows: int, steps: int, tokens: int) -> Tensor:
 
 def build(stale: float) -> Any:
     prior = FactorizedConfig(objective=CrossEntropyObjective())
-    config = replace(CONFIGS["STEPVQ"], prior=prior, optimization=TurnsOptimization(stale=stale))
+    config = replace(CONFIGS["STEPVQ"], prior=prior, optimization=TwoStageOptimization(stale=stale))
     torch.manual_seed(0)
     return FAMILIES["STEPVQ"].build(config, DISCRETE)
 
@@ -72,4 +72,4 @@ def test_only_what_is_seen_in_training_is_stale(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_wrong_share_is_named() -> None:
     with pytest.raises(ValueError, match=r"1\.5"):
-        TurnsOptimization(stale=1.5)
+        TwoStageOptimization(stale=1.5)

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from dreamenvs.config import from_json, to_json
-from dreamenvs.fitting.updater import NonFiniteLossError, Updater
-from dreamenvs.mixers import AttentionMixerConfig, CrossAttentionMixerConfig, UnmixedConfig
+from dreamenvs.fitting.optimizer import NonFiniteLossError, Updater
 from dreamenvs.models import FAMILIES
+from dreamenvs.models.mixers import AttentionMixerConfig, CrossAttentionMixerConfig, UnmixedConfig
 from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.models.storm import StormConfig, build
-from dreamenvs.models.turns import TurnsOptimization
-from dreamenvs.nn.operations import operation_counter
+from dreamenvs.models.two_stage import TwoStageOptimization
+from dreamenvs.nn.flop_counting import operation_counter
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.random import Noise
 from dreamenvs.types import DiscreteActions, LossTerms, WorldSpec
@@ -138,9 +138,9 @@ def test_every_mixer_makes_a_world_model(kind: str, spec: WorldSpec) -> None:
 
 def test_in_turns_it_needs_cross_entropy() -> None:
     with pytest.raises(ValueError, match="use CrossEntropyObjective or JointOptimization"):
-        replace(SMALL, optimization=TurnsOptimization())
+        replace(SMALL, optimization=TwoStageOptimization())
     prior = replace(SMALL.prior, objective=CrossEntropyObjective())
-    model = build(replace(SMALL, prior=prior, optimization=TurnsOptimization()), DISCRETE)
+    model = build(replace(SMALL, prior=prior, optimization=TwoStageOptimization()), DISCRETE)
     assert [stage.name for stage in model.stages()] == ["tokenizer", "dynamics"]
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from dreamenvs import tree
-from dreamenvs.actions import sample_actions
-from dreamenvs.blocks import SharedCodesConfig, TokenTableConfig
 from dreamenvs.models import FAMILIES
+from dreamenvs.models.actions import sample_actions
 from dreamenvs.models.iris import TokenLevelConfig, build, iris_on_rem_grid
+from dreamenvs.models.token_blocks import SharedCodesConfig, TokenTableConfig
 from dreamenvs.priors.autoregressive import AutoregressiveConfig
 from dreamenvs.priors.parallel import ParallelConfig
 from dreamenvs.random import Noise

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dreamenvs.actions import ActionEncoder, sample_actions
 from dreamenvs.config import from_json, to_json
-from dreamenvs.evaluation.listening import Listener
-from dreamenvs.heads import RewardHead, TerminationHead
-from dreamenvs.mixers import ConcatMixer, ConcatMixerConfig
+from dreamenvs.evaluation.teacher_forcing import TeacherForcing
+from dreamenvs.models.actions import ActionEncoder, sample_actions
 from dreamenvs.models.frame_level import TERMINATION_DRAW, FrameLevelModel, JointOptimization
+from dreamenvs.models.heads import RewardHead, TerminationHead
+from dreamenvs.models.mixers import ConcatMixer, ConcatMixerConfig
 from dreamenvs.nn.distributions import kl
-from dreamenvs.nn.operations import operation_counter
-from dreamenvs.priors.draft import MAX_PASSES, draft_and_revise, hide_some, masked_counts
+from dreamenvs.nn.flop_counting import operation_counter
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig, FactorizedPrior, KLObjective
+from dreamenvs.priors.mask_schedules import MAX_PASSES, draft_and_revise, hide_some, masked_counts
 from dreamenvs.priors.maskgit import MaskGITConfig, MaskGITPrior
 from dreamenvs.protocols import FramePrior, Posterior, ScoringPrior
 from dreamenvs.random import Noise
@@ -365,18 +365,18 @@ def test_a_listener_hears_the_chain_rule() -> None:
     tokens = target(5).tokens
     for repetitions in (0, 1):
         prior = build(change(draft=3, revise=2, repetitions=repetitions))
-        listener = Listener.build(noise(5), tokens, forcing=True)
-        answered, _ = prior.sample(hidden(5), listener, NOTHING)
+        teacher = TeacherForcing.build(noise(5), tokens, forcing=True)
+        answered, _ = prior.sample(hidden(5), teacher, NOTHING)
         logits = prior.chain_logits(hidden(5), tokens, noise(5))
-        assert listener.complete
+        assert teacher.complete
         assert torch.equal(answered, tokens)
         expected = logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
-        torch.testing.assert_close(listener.log_likelihood, expected)
-        assert torch.equal(listener.guesses, logits.argmax(-1))
-        listener = Listener.build(noise(5), tokens, forcing=False)
-        drawn, _ = prior.sample(hidden(5), listener, NOTHING)
+        torch.testing.assert_close(teacher.log_likelihood, expected)
+        assert torch.equal(teacher.guesses, logits.argmax(-1))
+        teacher = TeacherForcing.build(noise(5), tokens, forcing=False)
+        drawn, _ = prior.sample(hidden(5), teacher, NOTHING)
         assert torch.equal(drawn, prior.sample(hidden(5), noise(5), NOTHING)[0])
-        assert listener.complete
+        assert teacher.complete
 
 
 @torch.no_grad()

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dreamenvs.nn.frame_network import FrameDecoder, FrameEncoder, FrameNetworkConfig, Upsample
+from dreamenvs.nn.frame_networks.delta_iris import FrameDecoder, FrameEncoder, FrameNetworkConfig, Upsample
+from dreamenvs.tokenizers.cosine_codebook import UnitQuantizer, usage_entropy
 from dreamenvs.tokenizers.delta import DeltaTokenizer
-from dreamenvs.tokenizers.unit_quantizer import UnitQuantizer, usage_entropy
 from tests.small import DELTA, DISCRETE, build_small, random_segment
 
 

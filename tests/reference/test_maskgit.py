@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dreamenvs.nn.bidirectional import BidirectionalLayer
+from dreamenvs.nn.bidirectional_transformer import BidirectionalLayer
 from dreamenvs.priors import maskgit
 from dreamenvs.priors.factorized import CrossEntropyObjective, KLObjective
 from dreamenvs.priors.maskgit import MaskGITConfig, MaskGITPrior

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dreamenvs.tokenizers.quantizer import Quantizer
+from dreamenvs.tokenizers.ema_codebook import Quantizer
 
 
 def build(codes: int = 5, width: int = 3, decay: float = 0.9, revival: float = 0.0) -> Quantizer:

@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 
-from dreamenvs.agents.actor_critic import AgentSpec, NoMemory
-from dreamenvs.agents.latent import LatentConfig, build_latent
-from dreamenvs.agents.learning import Learner, LearningConfig
+from dreamenvs.agents.imagination import Trajectory
+from dreamenvs.agents.latent_actor_critic import LatentConfig, build_latent
+from dreamenvs.agents.learner import Learner, LearningConfig
+from dreamenvs.agents.protocol import AgentSpec, NoMemory
 from dreamenvs.agents.returns import (
     ReturnScale,
     clipped_loss,
@@ -18,7 +19,6 @@ from dreamenvs.agents.returns import (
     return_range,
     standardise,
 )
-from dreamenvs.agents.rollout import Trajectory
 from dreamenvs.types import DiscreteActions
 
 ROWS, STEPS, GAMMA, LAMBDA = 5, 7, 0.9, 0.8

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dreamenvs import tree
-from dreamenvs.sequence.cache import TransformerCache, held_inputs
+from dreamenvs.sequence.kv_cache import TransformerCache, held_inputs
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 
 WINDOW = 4

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from dreamenvs.config import from_json, to_json
-from dreamenvs.nn.conv import ConvConfig
-from dreamenvs.nn.plain import PlainNetworkConfig
-from dreamenvs.nn.residual import ResidualNetworkConfig
+from dreamenvs.nn.frame_networks.iris import ResidualNetworkConfig
+from dreamenvs.nn.frame_networks.rem import PlainNetworkConfig
+from dreamenvs.nn.frame_networks.step_vq import ConvConfig
 from dreamenvs.priors.factorized import FactorizedConfig, FactorizedPrior
 from dreamenvs.protocols import Tokenizer
 from dreamenvs.tokenizers.categorical import CategoricalConfig, CategoricalTokenizer
-from dreamenvs.tokenizers.discrete import DiscreteConfig, DiscreteTokenizer
 from dreamenvs.tokenizers.vq import VQConfig, VQTokenizer
+from dreamenvs.tokenizers.vqgan import DiscreteConfig, DiscreteTokenizer
 
 SHAPE = (3, 16, 24)
 CONV = ConvConfig(channels=(8, 16), strides=(2, 2))

@@ -1,0 +1,100 @@
+"""Where dreams are kept: finds a checkpoint directory by id, name or path. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import gymnasium as gym
+
+from dreamenvs.files.atomic_directory import is_artifact
+from dreamenvs.ids import fitting_command, is_name
+
+NAMESPACE = "dreamenvs/"
+BUNDLED = Path(__file__).resolve().parent.parent / "dreams"
+
+
+class DreamNotFoundError(FileNotFoundError):
+    """No checkpoint of that name is at hand; the message says which command makes one."""
+
+
+def user_directory() -> Path:
+    """The user's own shelf, where fitting puts dreams unless told otherwise."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Application Support"
+    else:
+        base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return base / "dreamenvs"
+
+
+def shelves() -> list[Path]:
+    """The directories that are searched, in order: bundled dreams, `DREAMENVS_PATH`, the user's data directory."""
+    extra = os.environ.get("DREAMENVS_PATH", "")
+    return [BUNDLED, *(Path(part).expanduser() for part in extra.split(os.pathsep) if part), user_directory()]
+
+
+def shelved() -> Iterator[str]:
+    """The names of all dreams on the shelves, such as STEPVQ-Pong-v1."""
+    for shelf in shelves():
+        if shelf.is_dir():
+            yield from (path.name for path in sorted(shelf.iterdir()) if is_name(path.name) and is_artifact(path))
+
+
+def new_name(family: str, world: str) -> str:
+    """The name for a dream of one's own: the first version that no bundled dream has."""
+    names = (f"{family}-{world}-v{version}" for version in count())
+    return next(name for name in names if not is_artifact(BUNDLED / name))
+
+
+def locate(id_or_path: str | os.PathLike[str]) -> Path:
+    """The checkpoint directory of an environment id, a dream's name or a path."""
+    if not isinstance(id_or_path, str | os.PathLike):
+        raise TypeError(f"a checkpoint is named by an id or a path, not by {id_or_path!r}")
+    text = os.fspath(id_or_path)
+    spec = gym.registry.get(text)
+    if spec is not None and isinstance(registered := spec.kwargs.get("checkpoint"), str) and registered != text:
+        return locate(registered)
+    path = Path(text).expanduser()
+    if is_artifact(path):
+        return path
+    name = text.removeprefix(NAMESPACE)
+    if "/" not in name and "\\" not in name:
+        found = _best(name) if name.startswith("DreamEnv-") else _named(name)
+        if found is not None:
+            return found
+    raise DreamNotFoundError(_missing(text, name))
+
+
+def _named(name: str) -> Path | None:
+    return next((shelf / name for shelf in shelves() if is_artifact(shelf / name)), None)
+
+
+def _best(name: str) -> Path | None:
+    """The dream of a world with the highest measured fidelity; those that were never measured come last."""
+    world = name.removeprefix("DreamEnv").removesuffix("-v0")
+    found = [path for shelf in shelves() if shelf.is_dir() for path in sorted(shelf.glob(f"*{world}-v*"))]
+    return max(filter(is_artifact, found), key=_fidelity, default=None)
+
+
+def _fidelity(path: Path) -> float:
+    """Held-out PSNR of imagined frames: the one figure that is comparable between families."""
+    try:
+        value = json.loads((path / "card.json").read_text(encoding="utf-8"))["fidelity"]["psnr"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return float("-inf")
+    return float(value) if isinstance(value, int | float) else float("-inf")
+
+
+def _missing(text: str, name: str) -> str:
+    searched = ", ".join(str(shelf) for shelf in shelves())
+    command = fitting_command(name)
+    if command is None:
+        known = f"ids look like {NAMESPACE}STEPVQ-Pong-v0, and a path must hold a dream's manifest.json"
+        return f"there is no dream {text!r}: {known}; searched: {searched}"
+    return f"no dream {name!r} is at hand (searched: {searched}); this command makes one: {command}"

@@ -1,0 +1,1 @@
+"""What makes inference on CPUs fast."""

@@ -1,0 +1,1 @@
+"""Sizes and schedules by name: world models, online loops, variants."""

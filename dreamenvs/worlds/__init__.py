@@ -1,0 +1,1 @@
+"""The real environments behind dreams, and how a model watches them."""

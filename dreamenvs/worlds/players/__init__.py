@@ -1,0 +1,1 @@
+"""Scripted players, for data in which something happens."""

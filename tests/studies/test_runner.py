@@ -1,0 +1,521 @@
+"""Studies: every run once, whatever is killed; with subprocesses here and with tasks on a real Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tyro
+
+from dreamenvs.config import ConfigError, from_json
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAINING = ROOT / "training"
+COUNTING = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+family, env, seed, directory, steps, *options = sys.argv[1:]
+where, state = Path(directory), Path(directory) / "state"
+with (where / "starts").open("a") as file:
+    file.write(f"{os.environ['OMP_NUM_THREADS']}\\n")
+starts = len((where / "starts").read_text().split())
+count = int(state.read_text()) if state.exists() else 0
+if "deaf" in options:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+while count < int(steps):
+    if "fail" in options and starts <= int(options[1]):
+        sys.exit(f"failing for the {starts}. time")
+    count += 1
+    (where / "part").write_text(str(count))
+    (where / "part").rename(state)
+    if "kill" in options and starts == 1 and count == 2:
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(100)
+    if "hold" in options and starts == 1 and count == 2:
+        time.sleep(100)
+if "late" in options:
+    time.sleep(60)
+if "nothing" not in options:
+    (where / "results.json").write_text(json.dumps({"score": count + int(seed), "starts": starts}))
+"""
+"""A run that can go on: it counts, and where it is told to it fails, waits to be stopped, or kills who started it."""
+SUITE = """
+import signal, sys
+from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it would be ignored
+import tyro
+from dreamenvs.cli import study as suite
+raise SystemExit(suite.main(tyro.cli(suite.Args, args=sys.argv[1:]), {"counting.py": Path("counting.py")}))
+"""
+"""The suite with a script of the test's own in the place of those in training/."""
+
+CLUSTER = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import ray
+context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+print(context.address_info["gcs_address"], flush=True)
+sys.stdin.read()
+ray.shutdown()
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("counting.py").write_text(COUNTING)
+
+
+def write_study(**changes: Any) -> None:
+    study = {
+        "name": "counts",
+        "families": ["one", "two"],
+        "worlds": ["Count/Up-v0"],
+        "seeds": [0, 1],
+        "commands": [["counting.py", "{family}", "{env}", "{seed}", "{directory}", "3", "{options}"]],
+        "report": {"score": "score", "curve": None},
+    }
+    Path("study.json").write_text(json.dumps(study | changes))
+
+
+def begin(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SUITE, "study.json", *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def end(process: subprocess.Popen[str], code: int) -> str:
+    output, _ = process.communicate(timeout=280)
+    assert process.returncode == code, output
+    return output
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    return end(begin(*arguments), code)
+
+
+def directory() -> Any:
+    return import_module("dreamenvs.studies.directory").StudyDirectory(Path("runs/studies/counts"))
+
+
+def all_runs() -> list[Any]:
+    return list(directory().read_study().runs())
+
+
+def starts(key: str) -> int:
+    path = directory().path / key / "runs" / key / "starts"
+    return len(path.read_text().split()) if path.exists() else 0
+
+
+def counted(run: str) -> str | None:
+    """How far a run came whose directory begins so."""
+    found = list(Path("runs/studies/counts").glob(f"{run}-*/runs/*/state"))
+    return found[0].read_text() if found else None
+
+
+def outcomes() -> Counter[tuple[str, str]]:
+    return Counter((line["run"], line["outcome"]) for line in directory().attempts())
+
+
+def wait_until(condition: Any, process: subprocess.Popen[str]) -> None:
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+
+
+def test_every_run_is_run_once_and_never_again() -> None:
+    write_study(variants={"": [], "long": ["slowly"]}, threads=2)
+    output = run("--workers", "2")
+    assert "8 of 8 finished" in output
+    assert output.count("\nfinished ") == 8  # a line for every change
+    runs = all_runs()
+    assert len({each.key for each in runs}) == 8
+    results = [directory().results(each) for each in runs]
+    assert [each["score"] for each in results] == [3 + each.seed for each in runs]
+    assert outcomes() == Counter((each.key, "finished") for each in runs)
+    assert (
+        directory().path / runs[0].key / "runs" / runs[0].key / "starts"
+    ).read_text() == "2\n"  # the threads of a run
+    written = [(directory().path / each.key / "results.json").stat().st_mtime_ns for each in runs]
+
+    assert "8 of 8 finished" in run()
+    assert [(directory().path / each.key / "results.json").stat().st_mtime_ns for each in runs] == written
+    assert all(starts(each.key) == 1 for each in runs)
+
+    write_study(variants={"": [], "long": ["slowly"]}, threads=2, seeds=[0, 1, 2])
+    assert "# 4 of 12 runs are left" in run("--plan")
+    assert "12 of 12 finished" in run()
+    assert [(directory().path / each.key / "results.json").stat().st_mtime_ns for each in runs] == written
+    assert all(starts(each.key) == 1 for each in all_runs())
+
+
+def test_a_run_that_fails_is_tried_again_then_left_aside() -> None:
+    commands = [["counting.py", "{family}", "{env}", "{seed}", "{directory}", "3", "fail", "{family}"]]
+    write_study(families=["0", "1", "9"], seeds=[0], retries=1, commands=commands)  # the family says how often
+    output = run("--workers", "1", code=1)
+    assert "2 of 3 finished, 1 failed" in output
+    assert "counting.py ended with exit code 1" in output
+    never, once, always = all_runs()
+    assert [starts(each.key) for each in (never, once, always)] == [1, 2, 2]
+    assert outcomes() == {
+        (never.key, "finished"): 1,
+        (once.key, "failed"): 1,
+        (once.key, "finished"): 1,
+        (always.key, "failed"): 2,
+    }
+    failed = [line for line in directory().attempts() if line["run"] == always.key]
+    assert [(line["exit_code"], line["tail"][-1]) for line in failed] == [
+        (1, "failing for the 1. time"),
+        (1, "failing for the 2. time"),
+    ]
+    assert not directory().finished(always)
+
+    assert "1 failed" in run(code=1)  # what has failed stays so
+    assert starts(always.key) == 2
+    run("--again", code=1)
+    assert starts(always.key) == 4
+    assert starts(never.key) == 1
+
+
+def test_what_leaves_no_results_or_takes_too_long_has_failed() -> None:
+    write_study(families=["one"], seeds=[0], retries=0, variants={"": ["nothing"]})
+    assert "1 failed" in run("--workers", "1", code=1)
+    write_study(families=["late"], seeds=[0], retries=0, minutes=0.02, variants={"": ["late"]})
+    assert "1 failed" in run("--workers", "1", code=1)
+    reasons = {line["run"].split("-")[0]: line["reason"] for line in directory().attempts()}
+    assert "there are no results" in reasons["one"]
+    assert reasons["late"] == "it took longer than 1 seconds"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_after_ctrl_c_the_same_command_goes_on() -> None:
+    write_study(seeds=[0], variants={"": ["hold"]})
+    process = begin("--workers", "1")
+    wait_until(lambda: counted("one") == "2", process)
+    refused = run(code=1)
+    assert "another suite is at work" in refused
+    process.send_signal(signal.SIGINT)
+    output = end(process, 130)
+    assert "the same command goes on from here" in output
+    first, second = all_runs()
+    assert outcomes() == {(first.key, "stopped"): 1}
+
+    process = begin("--workers", "1")  # the first goes on, and the second is stopped
+    wait_until(lambda: counted("two") == "2", process)
+    process.send_signal(signal.SIGTERM)
+    assert "1 of 2 finished, 1 stopped" in end(process, 130)
+    assert directory().results(first) == {"score": 3, "starts": 2}
+
+    assert "2 of 2 finished" in run()
+    assert directory().results(first) == {"score": 3, "starts": 2}
+    assert directory().results(second) == {"score": 3, "starts": 2}
+    assert outcomes() == {(each.key, outcome): 1 for each in (first, second) for outcome in ("stopped", "finished")}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_ctrl_c_twice_ends_runs_that_do_not_listen() -> None:
+    write_study(families=["one"], seeds=[0], variants={"": ["deaf", "hold"]})
+    process = begin()
+    wait_until(lambda: counted("one") == "2", process)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    while "stopping: runs save first" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert "ended at once" in end(process, 130)
+    assert "1 of 1 finished" in run()
+    assert directory().results(all_runs()[0]) == {"score": 3, "starts": 2}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells children that their parent is gone")
+def test_a_suite_that_is_killed_leaves_nobody_behind_and_goes_on() -> None:
+    write_study(families=["one"], seeds=[0], variants={"": ["kill"]})
+    process = begin()
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    (only,) = all_runs()
+    assert "1 earlier attempts were killed" in run()
+    assert directory().results(only) == {"score": 3, "starts": 2}
+    assert [(line["outcome"], line["lost"]) for line in directory().attempts()] == [("finished", 1)]
+
+
+def test_results_that_nobody_fetched_are_not_made_again() -> None:
+    write_study(families=["one"], seeds=[0])
+    run()
+    (only,) = all_runs()
+    (directory().path / only.key / "results.json").unlink()  # as if the suite had been killed just before
+    run()
+    assert directory().results(only) == {"score": 3, "starts": 1}
+    assert starts(only.key) == 1
+
+
+def test_results_that_were_kept_are_adopted_elsewhere(tmp_path: Path) -> None:
+    write_study(families=["one", "two"], seeds=[0])
+    run()
+    first, second = all_runs()
+    directory().keep(first, tmp_path / "kept")
+    for each in (first, second):
+        shutil.rmtree(directory().path / each.key)
+    assert "# 1 of 2 runs are left" in run("--adopt", str(tmp_path / "kept"), "--plan")
+    said = run("--adopt", str(tmp_path / "kept"))
+    assert "adopted 1 results" in said
+    assert directory().results(first) == {"score": 3, "starts": 1}
+    assert not list((directory().path / first.key).rglob("starts"))
+    assert starts(second.key) == 1
+    assert "adopted 0 results" in run("--adopt", str(tmp_path / "kept"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="XDG directories")
+def test_a_machine_without_the_study_works_on_its_own_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "disk"))
+    module = import_module("dreamenvs.studies.attempt")
+    command = (str(Path("counting.py").resolve()), "one", "Count/Up-v0", "5", "runs/one", "3")
+    task = module.Task("one-s5-0123456789ab", str(tmp_path / "elsewhere"), "runs/one", (command,))
+    for _ in range(2):
+        result = module.attempt(task, module.Orders())
+        assert (result.outcome, json.loads(result.results)) == ("finished", {"score": 8, "starts": 1})
+    assert (tmp_path / "disk" / "dreamenvs" / "suite" / task.key / "log.txt").exists()
+    assert not Path(task.place).exists()
+
+
+def test_only_one_module_imports_ray() -> None:
+    imports = re.compile(r"^\s*(import|from) ray\b", re.MULTILINE)
+    sources = [*TRAINING.rglob("*.py"), *(ROOT / "dreamenvs").rglob("*.py")]
+    assert [path.name for path in sources if imports.search(path.read_text())] == ["ray_runner.py"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """The address of a Ray with two CPUs on this machine, which ends with the process that began it."""
+    pytest.importorskip("ray")
+    # A token of its own: else Ray keeps one in the home directory.
+    settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    # On a machine that has much else to do, Ray is slower to start than it expects.
+    settings |= {"RAY_raylet_start_wait_time_s": "300", "RAY_worker_register_timeout_seconds": "300"}
+    settings |= {"RAY_agent_register_timeout_ms": "300000"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        process = subprocess.Popen(
+            [sys.executable, "-c", CLUSTER],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert address, "Ray did not start; it says why above"
+        yield address
+        process.stdin.close()
+        process.wait(timeout=120)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+def test_on_ray_a_killed_worker_loses_nothing(cluster: str) -> None:
+    write_study(variants={"": [], "killed": ["kill"]})
+    output = run("--ray", cluster)
+    assert "8 of 8 finished" in output
+    runs = all_runs()
+    assert outcomes() == Counter((each.key, "finished") for each in runs)
+    lost = {line["run"]: line["lost"] for line in directory().attempts()}
+    for each in runs:
+        killed = each.variant == "killed"
+        assert directory().results(each) == {"score": 3 + each.seed, "starts": 1 + killed}
+        assert lost[each.key] == killed
+    assert "8 of 8 finished" in run("--ray", cluster)
+    assert all(starts(each.key) == 1 + (each.variant == "killed") for each in runs)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_on_ray_failures_are_counted_and_ctrl_c_lets_runs_save(cluster: str) -> None:
+    write_study(families=["one"], seeds=[0], variants={"": [], "fails": ["fail", "1"], "holds": ["hold"]})
+    process = begin("--ray", cluster)
+    wait_until(lambda: len(list(Path("runs").glob("studies/counts/*/results.json"))) == 2, process)
+    wait_until(lambda: counted("one-Count-Up-v0-holds") == "2", process)
+    process.send_signal(signal.SIGINT)
+    assert "2 of 3 finished, 1 stopped" in end(process, 130)
+    good, fails, holds = all_runs()
+    assert outcomes() == {
+        (good.key, "finished"): 1,
+        (fails.key, "failed"): 1,
+        (fails.key, "finished"): 1,
+        (holds.key, "stopped"): 1,
+    }
+    assert not (directory().path / holds.key / "begun").exists()  # it had the time to end in order
+    assert "3 of 3 finished" in run("--ray", cluster, "--workers", "1")
+    assert [starts(each.key) for each in (good, fails, holds)] == [1, 2, 2]
+    assert directory().results(holds) == {"score": 3, "starts": 2}
+
+
+def study(**changes: Any) -> Any:
+    least = {"name": "least", "families": ["iris"], "worlds": ["Crafter"]}
+    return from_json(import_module("dreamenvs.studies.study").Study, least | changes, "study")
+
+
+def test_a_run_is_known_by_what_it_is() -> None:
+    usual = study(seeds=[3])
+    (only,) = usual.runs()
+    words = "train_online.py iris --env Crafter --preset small --seed 3 --threads 1"
+    words += f" --name {only.key} --out runs/{only.key}/dream"
+    assert only.filled() == (tuple(words.split()),)
+    assert only.typed() == [f"python training/{words}"]
+    assert only.key.startswith("iris-Crafter-s3-")
+    (again,) = study(seeds=[3], name="other", retries=0).runs()
+    assert again.key == only.key
+    for changes in ({"threads": 2}, {"variants": {"wide": []}}, {"variants": {"": ["--wide"]}}, {"seeds": [4]}):
+        (other,) = study(**({"seeds": [3]} | changes)).runs()
+        assert other.key != only.key
+    variants = {"a": ["{seed}", "--b", "{name}"]}
+    commands = [["evaluate.py", "a{seed}", "{directory}/{family}", "{{seed}"], ["collect.py", "{options}"]]
+    (inside,) = study(commands=commands, variants=variants).runs()
+    first, second = inside.filled()
+    assert first == ("evaluate.py", "a0", f"runs/{inside.key}/iris", "{0")
+    assert second == ("collect.py", "0", "--b", inside.key)
+
+
+@pytest.mark.parametrize("path", sorted((TRAINING / "studies").glob("*.json")), ids=lambda path: path.stem)
+def test_the_studies_at_hand_ask_for_what_scripts_know(path: Path) -> None:
+    here = import_module("dreamenvs.studies.study").read_study(path)
+    methods = {run.method: run for run in here.runs()}
+    assert list(methods) == here.methods()
+    for run in methods.values():
+        for script, *words in run.filled():
+            tyro.cli(import_module(import_module("dreamenvs.studies.study").SCRIPTS[script]).Args, args=words)
+
+
+def test_a_variant_may_be_of_some_families_only() -> None:
+    some = study(families=["iris", "rem"], variants={"": [], "wide": ["--wide"]}, only={"wide": ["rem"]}, seeds=[0, 1])
+    assert some.methods() == ["iris", "rem", "rem wide"]
+    assert [(run.method, run.seed) for run in some.runs()] == [(m, s) for s in (0, 1) for m in some.methods()]
+
+
+def test_a_family_may_have_options_of_its_own() -> None:
+    both = study(
+        families=["iris", "rem"],
+        variants={"": [], "wide": ["--wide"]},
+        family_options={"rem": ["--rows", "{seed}"]},
+        commands=[["evaluate.py", "{directory}", "{options}"]],
+        seeds=[7],
+    )
+    words = {run.method: run.filled()[0][2:] for run in both.runs()}
+    rows = ("--rows", "7")
+    assert words == {"iris": (), "iris wide": ("--wide",), "rem": rows, "rem wide": (*rows, "--wide")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"family_options": {"stepvq": ["--wide"]}}, r"families are \['iris'\]"),
+        ({"family": []}, "unknown key 'family'"),
+        ({"families": []}, "there must be one at least"),
+        ({"seeds": [1, 1]}, "none twice"),
+        ({"families": ["--init"]}, "begin with a letter"),
+        ({"worlds": ["{seed}"]}, "have no braces"),
+        ({"variants": {"a": ["{home}"]}}, "has {home}"),
+        ({"name": "../up"}, "letters, digits"),
+        ({"variants": {"a/b": []}}, "name one at least"),
+        ({"commands": [["evaluate.py", "{directory}", "{seed.real}"]]}, r"has {seed\.real}"),
+        ({"commands": [["evaluate.py", "{directory}", "a{options}"]]}, "by itself"),
+        ({"commands": [["evaluate.py"]]}, r"no command has {directory}"),
+        ({"commands": [["evaluate.py", "{directory}"]], "variants": {"a": ["b"]}}, "no command has the word"),
+        ({"threads": 0}, "threads must be 1"),
+        ({"only": {"wide": ["iris"]}}, "variants are \\[''\\], families \\['iris'\\]"),
+        ({"only": {"": ["rem"]}}, "only has \\['rem'\\] for ''"),
+        ({"families": ["iris", "rem"], "only": {"": ["rem"]}}, "'iris' has no variant left"),
+        ({"report": {"claims": [{"text": "t", "first": "iris", "second": "rem"}]}}, "methods are \\['iris'\\]"),
+        (
+            {"report": {"claims": [{"text": "t", "first": "iris", "second": "iris", "measure": "F1"}]}},
+            "is about 'F1'; there are return",
+        ),
+    ],
+)
+def test_what_no_study_may_be_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        study(**changes)
+
+
+@pytest.mark.parametrize("script", ["suite.py", "tethered.py", "../counting.py", "/bin/sh", "sh", "-c", "none.py"])
+def test_only_the_scripts_for_it_are_run(script: str) -> None:
+    write_study(commands=[[script, "{directory}"]])
+    with pytest.raises(
+        SystemExit, match=r"study\.json is no study: a command begins with .*; it must be one of .*evalu"
+    ):
+        import_module("dreamenvs.studies.study").read_study(Path("study.json"))
+
+
+def test_a_directory_of_something_else_is_left_alone() -> None:
+    write_study()
+    Path("thesis").mkdir()
+    Path("thesis/chapter.tex").write_text("years of work")
+    assert "holds something else" in run("--directory", "thesis", code=1)
+    assert [path.name for path in Path("thesis").iterdir()] == ["chapter.tex"]
+
+
+class Terminal:
+    """Keeps what is written, as lines that can be gone back to."""
+
+    def __init__(self) -> None:
+        self.written = ""
+
+    def write(self, text: str) -> None:
+        self.written += text
+
+    def flush(self) -> None:
+        pass
+
+    def isatty(self) -> bool:
+        return True
+
+    def screen(self) -> list[str]:
+        lines: list[str] = []
+        for part in self.written.split("\x1b["):
+            up, _, text = part.partition("F") if part[:1].isdigit() else ("", "", part.removeprefix("J"))
+            lines = lines[: len(lines) - int(up)] if up else lines
+            lines += text.splitlines()
+        return lines
+
+
+def test_the_table_is_redrawn_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("dreamenvs.studies.progress_table")
+    monkeypatch.setattr(module.time, "monotonic", lambda: 0.0)
+    runs = list(study(families=["iris", "rem"], seeds=[0, 1]).runs())
+    terminal = Terminal()
+    table = module.ProgressTable(runs, Path(), {}, terminal)
+    table.slots = 2
+    table.set(runs[0], "running")
+    table.set(runs[1], "running")
+    assert table.seconds_left() is None
+    table.set(runs[0], "finished", seconds=100.0)
+    assert table.seconds_left() == 150.0  # three runs of 100 seconds, two at a time
+    table.set(runs[1], "waiting", "it broke", seconds=10.0)
+    table.set(runs[1], "failed", "it broke again", seconds=10.0)
+    assert terminal.screen() == [
+        "rem · Crafter · seed 0: it broke",
+        "rem · Crafter · seed 0: it broke again",
+        "iris  Crafter  ✓·",
+        "rem  Crafter   ✗·",
+        "1 of 4 finished, 1 failed, ETA 0:01:40",
+    ]
+    assert len(table.lines(3)) <= 3
