@@ -1,0 +1,8 @@
+"""`python training/train_online.py` is `python -m dreamenvs.cli.online`, for those who have the repository."""
+
+import tyro
+
+from dreamenvs.cli.online import Args, main
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
