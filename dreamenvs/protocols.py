@@ -195,7 +195,7 @@ class FramePrior(Protocol):
 
 
 class ScoringPrior(Protocol):
-    """What a `FramePrior` offers besides where its likelihood cannot be overheard while it samples.
+    """What a `FramePrior` offers also where its likelihood cannot be read off while it samples.
 
     A prior that draws each token once and in their order needs none of this. One that draws tokens again, or in an
     order of its own, as draft-and-revise does, says here how likely the true tokens were.

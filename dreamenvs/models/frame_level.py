@@ -118,7 +118,7 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         return FrameState(tokens, state.tokens, hidden, cache), outcome
 
     def log_likelihood(self, state: FrameState[CacheT], actions: Tensor, tokens: Tensor) -> Tensor | None:
-        """(B, K) of the next frame's tokens (B, K), if the prior is a `ScoringPrior`; otherwise it can be overheard."""
+        """(B, K) of the next frame's tokens (B, K), if the prior is a `ScoringPrior`; else see `TeacherForcing`."""
         score = getattr(self.prior, "log_likelihood", None)
         if score is None:
             return None
