@@ -21,7 +21,7 @@ from tests.small import CONFIGS, build_small, random_segment
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "training/README.md"))
 SNIPPETS = re.findall(r"```python\n(.*?)```", TEXTS, re.DOTALL)
-DOCUMENTED = ("envs.conformance", "envs.loading", "envs.registration", "envs.single")
+DOCUMENTED = ("envs.conformance", "checkpoints.shared_models", "envs.registration", "envs.single")
 SHORT = ["--steps", "400", "--updates", "4"]
 EXAMPLES = {
     "agent_in_a_dream.py": ["--updates", "2", "--episodes", "2", "--limit", "20"],
