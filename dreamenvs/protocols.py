@@ -34,7 +34,7 @@ class Stage:
 
     name: str
     loss: Callable[[Segment], LossTerms]
-    """Of a batch, which several ranks may share: whatever is summed over the batch is summed through `nn.distributed`, as by
+    """Of a batch, which several ranks may share: sums over the batch go through `nn.distributed`, as by
     `masked_mean`."""
     groups: tuple[ParameterGroup, ...]
     clip: float
