@@ -6,8 +6,6 @@ import doctest
 import importlib
 import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,10 +39,10 @@ CONTROL_SHORT = ["small", "--horizon", "8", "--episodes", "3", "--limit", "10"]
 
 
 def run(arguments: list[str], where: Path, *paths: Path) -> str:
+    from tests.warm import run_python
+
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT)))}
-    result = subprocess.run(
-        [sys.executable, *arguments], cwd=where, env=environment, capture_output=True, text=True, timeout=240
-    )
+    result = run_python(arguments, cwd=where, env=environment, timeout=240)
     assert result.returncode == 0, result.stderr
     return result.stdout
 

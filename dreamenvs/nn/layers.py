@@ -116,10 +116,19 @@ def row_softplus(inputs: Tensor) -> Tensor:
     return inputs.abs().neg_().exp_().log1p_().add_(inputs.clamp(min=0))
 
 
+_ALONE = 2**15
+"""So many numbers, and fewer, torch gives to a single thread."""
+
+
 def row_gelu(inputs: Tensor) -> Tensor:
     """GELU of inputs (..., D); like `row_silu` the same bits wherever in a batch a row stands."""
     if torch.is_grad_enabled():
         return F.gelu(inputs)
+    if torch.get_num_threads() > 2:  # what divides among any number of them is soon larger than memory
+        width = inputs.shape[-1]
+        rows = F.pad(inputs.contiguous(), (0, -width % 32)).reshape(-1, width + -width % 32)
+        parts = [F.gelu(part) for part in torch.split(rows, max(1, _ALONE // rows.shape[-1]))]
+        return torch.cat(parts)[:, :width].reshape(inputs.shape)
     share = 32 * math.lcm(*range(1, torch.get_num_threads() + 1))
     over = inputs.shape[-1] % share
     # What lies in columns is rounded by another routine than what lies in rows.

@@ -74,15 +74,19 @@ def edit_json(path: Path, name: str, edit: Callable[[Any], Any]) -> None:
 )
 def test_hostile_json(path: Path, name: str, edit: Callable[[Any], Any], sentence: str | None) -> None:
     load(path)  # sound before; and torch imports what it needs for the meta device once, which is not to be timed
+    started = time.process_time()
+    load(path)
+    sound = time.process_time() - started
     edit_json(path, name, edit)
     if sentence is None:
         load(path)
         return
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(CheckpointError, match=sentence) as caught:
         load(path)
     assert str(path) in str(caught.value)
-    assert time.monotonic() - started < 5
+    # No work is done for what the file claims: this holds on slow machines, and on busy ones.
+    assert time.process_time() - started < max(5, 100 * sound)
 
 
 @pytest.mark.parametrize("text", [b"[" * 10**5, b"null", b"[]", b'"x"', b'{"format": 1, "format": 1}', b"NaN", b""])

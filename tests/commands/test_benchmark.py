@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import math
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,9 +37,9 @@ class Reading:
 
 
 def run(*arguments: str) -> Any:
-    command = [sys.executable, str(ROOT / "training" / "benchmark.py"), *arguments, "--json"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    from tests.warm import run_python
+
+    result = run_python([str(ROOT / "training" / "benchmark.py"), *arguments, "--json"])
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
@@ -60,6 +58,13 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(dreams, "imagination_of", lambda family: rollouts.Imagination(2, 2))
     monkeypatch.setattr(rollouts, "PATIENCE", 8)
     return {"dreams": dreams, "rollouts": rollouts, "fit": fit, "benchmark": import_module("benchmark")}
+
+
+def quotient(first: float, second: float, rel: float) -> Any:
+    """What a ratio must be, of times that were rounded to hundredths: on fast machines little is left of them."""
+    if second <= 0.005:
+        return pytest.approx(0.0, abs=math.inf)
+    return pytest.approx(first / second, rel=rel, abs=0.005 * (1 + first / second) / second)
 
 
 def test_parameters_prints_the_papers_counts() -> None:
@@ -120,14 +125,14 @@ def test_the_sequence_model_alone(scripts: Any) -> None:
 
 def test_the_environment_beside_the_model(scripts: Any) -> None:
     (row,) = scripts["dreams"].measure_env(("CB",), "paper", 0.0, count=4)
-    assert row["ratio"] == pytest.approx(row["env_ms"] / row["model_ms"], rel=0.1)
+    assert row["ratio"] == quotient(row["env_ms"], row["model_ms"], rel=0.1)
 
 
 def test_a_long_dream(scripts: Any) -> None:
     for row in scripts["dreams"].measure_endless(("STEPVQ", "STEPVQT"), "paper", 0.0, (10, 30)):
         assert row["state_mib_at_10"] == row["state_mib_at_30"] > 0
         assert row["process_mib_at_30"] > 50
-        assert row["ratio"] == pytest.approx(row["ms_at_30"] / row["ms_at_10"], rel=0.1)
+        assert row["ratio"] == quotient(row["ms_at_30"], row["ms_at_10"], rel=0.1)
 
 
 def test_fitting_every_family(scripts: Any) -> None:
@@ -137,7 +142,7 @@ def test_fitting_every_family(scripts: Any) -> None:
         ("world_model", "2 of 16", 64)
     ]
     for row in rows:
-        assert row["frames_per_second"] * row["update_seconds"] <= 128 * 1.05
+        assert row["frames_per_second"] * (row["update_seconds"] - 0.0005) <= 128 * 1.05  # seconds are rounded
         assert row["gflop_per_update"] >= 0
         assert row["peak_mib"] > 50
 
@@ -163,5 +168,5 @@ def test_an_agent_beside_its_model(scripts: Any, monkeypatch: pytest.MonkeyPatch
         ("REM, small", "RecurrentConfig"),
     ]
     for row in rows:
-        assert row["ratio"] == pytest.approx(row["imagine_ms"] / row["model_ms"], rel=0.1)
+        assert row["ratio"] == quotient(row["imagine_ms"], row["model_ms"], rel=0.1)
         assert row["learn_ms"] > 0

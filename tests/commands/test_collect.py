@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -18,9 +16,9 @@ BREAKOUT = ("--env", "MinAtar/Breakout-v1")
 
 
 def run_collect(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(TRAINING / "collect.py"), *args]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    from tests.warm import run_python
+
+    return run_python([str(TRAINING / "collect.py"), *args], timeout=240)
 
 
 @pytest.fixture

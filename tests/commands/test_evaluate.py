@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -25,14 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def run(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "training" / "evaluate.py"), *arguments],
-        cwd=where,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    from tests.warm import run_python
+
+    return run_python([str(ROOT / "training" / "evaluate.py"), *arguments], cwd=where, timeout=240)
 
 
 def untrained(tmp_path: Path, source: SourceEnv, world: str) -> Path:

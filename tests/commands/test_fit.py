@@ -322,18 +322,14 @@ def test_one_episode_is_too_few(script: Any) -> None:
 def test_the_command_of_a_missing_dream_collects_and_fits(tmp_path: Path) -> None:
     """What the error for a missing dream says, word for word, with little of everything."""
     pytest.importorskip("minatar")
+    from tests.warm import run_python
+
     command = fitting_command("CB-MinAtarBreakout-v0")
     assert command is not None
     _, script, family, flag, env_id = command.split()
     little = ["--collect-steps", "600", "--tokenizer-updates", "2", "--dynamics-updates", "1", "--contexts", "2"]
-    result = subprocess.run(
-        [sys.executable, str(ROOT / script), family, flag, env_id, *little, "--out", "dream", "--threads", "1"],
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    arguments = [str(ROOT / script), family, flag, env_id, *little, "--out", "dream", "--threads", "1"]
+    result = run_python(arguments, cwd=tmp_path, timeout=240)
     assert result.returncode == 0, result.stderr
     assert dreamenvs.load(tmp_path / "dream").model.spec.world == "MinAtarBreakout"
 

@@ -30,10 +30,11 @@ KILLS = int(os.environ.get("DREAMENVS_KILLS", "2"))
 
 
 def start(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    from tests.warm import run_python
+
     directory.mkdir(exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_DATA_HOME": str(directory / "share")}
-    command = [sys.executable, str(HERE / "online_run.py"), *arguments]
-    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=280)
+    return run_python([str(HERE / "online_run.py"), *arguments], cwd=directory, env=environment)
 
 
 def test_killed_at_any_moment_it_ends_alike(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_where_a_rank_is_killed_the_job_ends_and_the_same_command_makes_it_good(
         wait_for("killed", "update tokenizer 30")
         os.kill(int(Path("pid-1").read_text()), signal.SIGKILL)
         Path("hold").unlink()
-        assert process.wait(60) != 0
+        assert process.wait(150) != 0
     assert read_progress(Path("runs/killed/state")).update in (29, 30)
     assert "going on with runs/killed: stage tokenizer" in fit(2, "killed")
     assert equal(weights("killed"), weights("whole"))

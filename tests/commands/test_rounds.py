@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -23,9 +21,11 @@ SMALL = (
 
 
 def run(folder: Path) -> str:
-    command = [sys.executable, str(ROOT / "training" / "rounds.py"), "stepvq", *SMALL.split(), "--out", "dream"]
+    from tests.warm import run_python
+
+    command = [str(ROOT / "training" / "rounds.py"), "stepvq", *SMALL.split(), "--out", "dream"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    result = run_python(command, cwd=folder, env=environment, timeout=240)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout
 

@@ -14,6 +14,7 @@ from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config
 from dreamenvs.sequence.retnet import RetNet, RetNetConfig
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 
+pytestmark = pytest.mark.portable
 WIDTH, LENGTH = 32, 30
 
 BUILDERS: dict[str, Callable[[], nn.Module]] = {
@@ -175,6 +176,7 @@ def test_a_row_that_is_not_finite_harms_no_other(model: Any) -> None:
         assert torch.equal(run_steps(model, inputs, cache)[0][1], expected[1])
 
 
+@pytest.mark.slow
 def test_memory_is_flat(model: Any) -> None:
     """Ten thousand inputs, far past the window, leave the storage as large as it was."""
     inputs = random_inputs(1, 10_000)

@@ -14,6 +14,7 @@ from dreamenvs.types import WorldSpec
 from tests.small import CONFIGS, CONTINUOUS, DISCRETE, build_small, random_segment, stage_segment
 
 pytestmark = [
+    pytest.mark.portable,
     pytest.mark.parametrize("family", list(CONFIGS)),
     pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"]),
 ]
@@ -112,6 +113,7 @@ def test_imagining_the_real_frame_is_updating_with_it(family: str, spec: WorldSp
     assert torch.equal(imagined.hidden, updated.hidden)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_endless(family: str, spec: WorldSpec) -> None:
     model = build_small(family, spec)

@@ -17,6 +17,8 @@ from dreamenvs.envs.vector import DreamVectorEnv
 from dreamenvs.types import WorldSpec
 from tests.small import CONFIGS, CONTINUOUS, DISCRETE, build_small, random_segment
 
+pytestmark = pytest.mark.portable
+
 families = pytest.mark.parametrize("family", list(CONFIGS))
 
 
@@ -61,13 +63,15 @@ def test_rows_do_not_depend_on_the_number_of_rows(family: str) -> None:
 
 @families
 @pytest.mark.parametrize("obs_type", ["rgb", "latent"])
-def test_pixels_and_features_are_equal_to_the_bit_too(family: str, obs_type: Any) -> None:
+def test_pixels_and_features_are_equal_to_the_bit_too(family: str, obs_type: Any, frames_agree: Any) -> None:
     world = checkpoint(family)
     wide = roll(DreamVectorEnv(16, checkpoint=world, obs_type=obs_type), 20)
     for num_envs in (1, 3, 5):
-        assert np.array_equal(roll(DreamVectorEnv(num_envs, checkpoint=world, obs_type=obs_type), 20), wide[:num_envs])
+        few = roll(DreamVectorEnv(num_envs, checkpoint=world, obs_type=obs_type), 20)
+        assert frames_agree(torch.from_numpy(few), torch.from_numpy(wide[:num_envs]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["STEPVQ", "CBT"])
 def test_the_same_seed_is_bit_equal_over_a_thousand_steps(family: str) -> None:
     world = checkpoint(family)
@@ -81,8 +85,8 @@ def test_the_same_seed_is_bit_equal_over_a_thousand_steps(family: str) -> None:
 def test_families_conform_in_every_mode(family: str, spec: WorldSpec) -> None:
     world = checkpoint(family, spec)
     for obs_type in ("rgb", "latent", "tokens"):
-        kwargs: Any = {"checkpoint": world, "horizon": 6, "obs_type": obs_type}
-        check_vector_env(partial(DreamVectorEnv, **kwargs), partial(DreamEnv, **kwargs), steps=15)
+        kwargs: Any = {"checkpoint": world, "horizon": 4, "obs_type": obs_type}
+        check_vector_env(partial(DreamVectorEnv, **kwargs), partial(DreamEnv, **kwargs), steps=10)  # two episodes end
 
 
 @families

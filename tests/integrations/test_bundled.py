@@ -50,12 +50,14 @@ def test_the_checkers_have_nothing_to_say(name: str, obs_type: Any, recwarn: pyt
     assert [str(warning.message) for warning in recwarn] == []
 
 
+@pytest.mark.portable
 @every_dream
 @every_type
 def test_it_conforms_in_every_mode(name: str, obs_type: Any) -> None:
-    check_vector_env(partial(gym.make_vec, f"dreamenvs/{name}", horizon=7, obs_type=obs_type), steps=20, **conforming())
+    check_vector_env(partial(gym.make_vec, f"dreamenvs/{name}", horizon=4, obs_type=obs_type), steps=10, **conforming())
 
 
+@pytest.mark.portable
 def test_tokens_do_not_depend_on_the_number_of_rows() -> None:
     def roll(num_envs: int) -> np.ndarray:
         envs = gym.make_vec(PONG, num_envs=num_envs, obs_type="tokens", horizon=20)
@@ -72,6 +74,7 @@ def test_tokens_do_not_depend_on_the_number_of_rows() -> None:
     assert np.array_equal(np.stack(alone), wide[3, :16])
 
 
+@pytest.mark.portable
 def test_make_vec_takes_gymnasiums_arguments() -> None:
     envs = gym.make_vec(PONG, num_envs=2, max_episode_steps=3, obs_type="tokens")
     envs.reset(seed=0)
@@ -83,6 +86,7 @@ def test_make_vec_takes_gymnasiums_arguments() -> None:
     assert np.array_equal(sync.reset(seed=4)[0], gym.make_vec(PONG, num_envs=2, obs_type="tokens").reset(seed=4)[0])
 
 
+@pytest.mark.portable
 def test_forked_processes_dream_the_same() -> None:
     kwargs: dict[str, Any] = {"num_envs": 2, "obs_type": "tokens"}
     dreams = gym.make_vec(PONG, vectorization_mode="async", **kwargs), gym.make_vec(PONG, **kwargs)

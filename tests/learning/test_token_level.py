@@ -19,7 +19,7 @@ from tests.small import CONFIGS
 
 FAST = TwoStageOptimization(
     tokenizer=StageConfig(rows=32, length=1, updates=250, rate=3e-3, warmup=10),
-    dynamics=StageConfig(rows=8, length=12, updates=800, rate=3e-3, warmup=10),
+    dynamics=StageConfig(rows=8, length=12, updates=300, rate=5e-3, warmup=10),
 )
 
 

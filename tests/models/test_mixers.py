@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from dreamenvs.nn.distributions import one_hot
 from dreamenvs.types import ContinuousActions, DiscreteActions
 from tests.rounding import rows_agree
 
+pytestmark = pytest.mark.portable
 TOKENS, CLASSES, WIDTH = 8, 6, 32
 CONFIGS: dict[str, MixerConfig] = {
     "state": StateMixerConfig(),
@@ -38,13 +38,6 @@ ACTIONS = {
 }
 every_mixer = pytest.mark.parametrize("kind", list(CONFIGS))
 every_action = pytest.mark.parametrize("actions", list(ACTIONS))
-
-
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def build(kind: str, actions: str, dtype: torch.dtype = torch.float32) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -162,10 +160,12 @@ def test_the_converter_joins_both_files(weights: Path, lpips: LPIPS, tmp_path: P
     torch.save({n: t for n, t in tensors.items() if n[0] == "f"} | {"classifier.0.bias": torch.ones(9)}, tmp_path / "v")
     torch.save({n: t for n, t in tensors.items() if n[0] == "l"}, tmp_path / "l")
     out = tmp_path / "made" / "lpips.safetensors"
-    command = [sys.executable, str(ROOT / "training" / "convert_lpips.py")]
+    from tests.warm import run_python
+
+    command = [str(ROOT / "training" / "convert_lpips.py")]
     files = ["--vgg", str(tmp_path / "v"), "--linear", str(tmp_path / "l"), "--out", str(out)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    result = subprocess.run([*command, *files], env=environment, capture_output=True, text=True, timeout=120)
+    result = run_python([*command, *files], env=environment, timeout=240)
     assert result.returncode == 0, result.stderr
     assert f"DREAMENVS_LPIPS={out}" in result.stdout
     assert load_file(out).keys() == tensors.keys()

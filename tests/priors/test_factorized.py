@@ -13,6 +13,7 @@ from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig,
 from dreamenvs.protocols import FramePrior, Posterior
 from dreamenvs.random import Noise
 
+pytestmark = pytest.mark.portable
 WIDTH, TOKENS, VOCABULARY = 16, 6, 5
 NOTHING = torch.zeros(0, 2, TOKENS, dtype=torch.int64)  # the past, at which these priors do not look
 

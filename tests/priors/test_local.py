@@ -14,6 +14,7 @@ from dreamenvs.protocols import FramePrior, Posterior
 from dreamenvs.random import Noise
 from dreamenvs.tokenizers.categorical import CategoricalConfig
 
+pytestmark = pytest.mark.portable
 WIDTH, GRID, VOCABULARY = 16, (4, 5), 7
 TOKENS = GRID[0] * GRID[1]
 SIZES = LocalConfig(reach=1, code_width=3, units=6, rank=4)
@@ -131,6 +132,7 @@ def test_a_row_does_not_depend_on_its_batch() -> None:
             assert torch.equal(prior.logits(inputs[:rows], past[:rows]), logits[:rows])
 
 
+@pytest.mark.slow
 def test_what_moves_alike_is_predicted_everywhere_once_it_was_seen_somewhere() -> None:
     """A dot moves one place to the right; learned in the upper rows, it is known in the lowest, too."""
     torch.manual_seed(0)

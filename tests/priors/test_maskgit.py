@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from dreamenvs.protocols import FramePrior, Posterior
 from dreamenvs.random import Noise
 from tests.rounding import rows_agree
 
+pytestmark = pytest.mark.portable
 WIDTH, TOKENS, VOCABULARY = 24, 6, 5
 SIZES = MaskGITConfig(width=12, layers=2, heads=2, feed_forward=16)
 NOTHING = torch.zeros(0, 2, TOKENS, dtype=torch.int64)
@@ -222,13 +222,6 @@ def test_non_finite_rows_are_told_apart() -> None:
     assert int(tokens.max()) < VOCABULARY
 
 
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    yield request.param
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize(
     ("sizes", "grid"),
     [((512, 32, 32), None), ((512, 64, 64), (8, 8)), ((48, 6, 5), None)],
@@ -274,6 +267,7 @@ def fit_alike(prior: FactorizedPrior | MaskGITPrior, updates: int, rate: float) 
         schedule.step()
 
 
+@pytest.mark.slow
 def test_tokens_that_belong_together_are_drawn_together() -> None:
     """All tokens of a frame are equal: rounds of a draft keep to that, and independent draws cannot."""
     torch.manual_seed(0)

@@ -21,6 +21,7 @@ from dreamenvs.nn.attention import (
 )
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 
+pytestmark = pytest.mark.portable
 HEAD_DIM = 6
 
 

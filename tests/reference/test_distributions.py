@@ -9,6 +9,8 @@ import torch
 
 from dreamenvs.nn import distributions
 
+pytestmark = pytest.mark.portable
+
 
 def naive_softmax(logits: list[float]) -> list[float]:
     weights = [math.exp(logit - max(logits)) for logit in logits]

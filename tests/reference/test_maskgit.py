@@ -15,6 +15,7 @@ from dreamenvs.priors.maskgit import MaskGITConfig, MaskGITPrior
 from dreamenvs.protocols import Posterior
 from dreamenvs.random import Noise
 
+pytestmark = pytest.mark.portable
 WIDTH, TOKENS, VOCABULARY, MASK = 18, 6, 5, 5
 SIZES = {"width": 12, "layers": 2, "heads": 3, "feed_forward": 10}
 NOTHING = torch.zeros(0, 2, TOKENS, dtype=torch.int64)

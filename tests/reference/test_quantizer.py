@@ -8,6 +8,8 @@ from torch import Tensor
 
 from dreamenvs.tokenizers.ema_codebook import Quantizer
 
+pytestmark = pytest.mark.portable
+
 
 def build(codes: int = 5, width: int = 3, decay: float = 0.9, revival: float = 0.0) -> Quantizer:
     generator = torch.Generator().manual_seed(0)

@@ -24,6 +24,7 @@ from dreamenvs.sequence.retention import (
 from dreamenvs.sequence.retnet import RetNet, RetNetConfig
 from dreamenvs.sequence.retnet_layer import RetNetLayer
 
+pytestmark = pytest.mark.portable
 HEADS, HEAD_DIM = 3, 4
 
 

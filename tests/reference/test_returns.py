@@ -21,6 +21,7 @@ from dreamenvs.agents.returns import (
 )
 from dreamenvs.types import DiscreteActions
 
+pytestmark = pytest.mark.portable
 ROWS, STEPS, GAMMA, LAMBDA = 5, 7, 0.9, 0.8
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dreamenvs.sequence.ssd import ssd_chunked, ssd_recurrent
 
+pytestmark = pytest.mark.portable
 HEADS, HEAD_DIM, STATE = 4, 3, 2
 
 

@@ -14,6 +14,7 @@ from dreamenvs.priors.factorized import FactorizedConfig, FactorizedPrior, KLObj
 from dreamenvs.protocols import Posterior
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 
+pytestmark = pytest.mark.portable
 WIDTH, HEADS, WINDOW = 12, 2, 5
 
 

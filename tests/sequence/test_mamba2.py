@@ -16,6 +16,7 @@ from dreamenvs.sequence import mamba2
 from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config, Mamba2Mixer, kernel_scan, select_scan
 from dreamenvs.sequence.ssd import ssd_chunked, ssd_recurrent
 
+pytestmark = pytest.mark.portable
 CUDA = torch.device("cuda")
 SIZES = (4, 8, 2, 4, 16)
 

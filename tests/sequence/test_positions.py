@@ -9,6 +9,7 @@ from dreamenvs import tree
 from dreamenvs.sequence.positions import LearnedPositions
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 
+pytestmark = pytest.mark.portable
 WINDOW = 6
 CONFIG = TransformerConfig(
     width=16, layers=2, heads=2, feed_forward=24, window=WINDOW, layer="post", positions="learned"

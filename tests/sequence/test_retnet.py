@@ -9,6 +9,8 @@ from torch import nn
 from dreamenvs.sequence.retnet import RetNet, RetNetCache, RetNetConfig
 from dreamenvs.sequence.retnet_layer import RetNetLayer
 
+pytestmark = pytest.mark.portable
+
 
 def test_paper_sizes() -> None:
     config = RetNetConfig()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,16 +21,9 @@ from dreamenvs.sequence.retnet import RetNet, RetNetConfig
 from dreamenvs.sequence.transformer import BlockTransformerConfig, Transformer, TransformerConfig
 from tests.rounding import rows_agree
 
+pytestmark = pytest.mark.portable
 ROWS = 100
 BATCHES = (8, 9, 16, 64, 100)
-
-
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    """How many threads the test shall set once it has prepared; put back afterwards."""
-    before = torch.get_num_threads()
-    yield request.param
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=["mamba2", "retnet", "transformer", "gpt", "storm"])
@@ -67,10 +59,10 @@ def test_steps(model: Any, threads: int) -> None:
         torch.set_num_threads(threads)
         expected = run(tree.clone(cache))
         for count in BATCHES:
-            assert rows_agree(run(tree.take_rows(cache, torch.arange(count))), expected[:count])
+            assert rows_agree(run(tree.take_rows(cache, torch.arange(count))), expected[:count], any_threads=False)
         full = torch.tensor([1, 2, 4, 5, 7, 8, 10, 11])
         alone, _ = model.step(inputs[full, 2], tree.take_rows(cache, full))
-        assert rows_agree(alone, expected[full, 0])
+        assert rows_agree(alone, expected[full, 0], any_threads=False)
 
 
 def test_extending(model: Any, threads: int) -> None:
@@ -81,7 +73,7 @@ def test_extending(model: Any, threads: int) -> None:
             expected, _ = model.extend(inputs[:, :length], model.initial_cache(ROWS))
             for count in (9, 64):
                 part, _ = model.extend(inputs[:count, :length], model.initial_cache(count))
-                assert rows_agree(part, expected[:count])
+                assert rows_agree(part, expected[:count], any_threads=False)
 
 
 def test_predicting_a_frame_at_once(threads: int) -> None:
@@ -99,9 +91,9 @@ def test_predicting_a_frame_at_once(threads: int) -> None:
         for count in (1, 2, 3, 7, 16, 33, 64):
             rows = torch.arange(64 - count, 64)
             last, cache = model.extend_last(inputs[rows], tree.take_rows(before, rows))
-            assert rows_agree(last, expected[rows])
-            assert rows_agree(cache.states, after.states[rows])
-            assert rows_agree(model.peek(queries, cache), peeked[rows])
+            assert rows_agree(last, expected[rows], any_threads=False)
+            assert rows_agree(cache.states, after.states[rows], any_threads=False)
+            assert rows_agree(model.peek(queries, cache), peeked[rows], any_threads=False)
 
 
 def test_young_rows_do_not_notice_old_ones(threads: int) -> None:
@@ -145,9 +137,10 @@ def test_linear(threads: int) -> None:
     torch.set_num_threads(threads)
     with torch.no_grad():
         expected = row_linear(inputs, weight)
-        torch.testing.assert_close(expected, inputs @ weight.T)
+        # The numbers are about 20: sums of 512 in float32, in an order that depends on the threads.
+        torch.testing.assert_close(expected.double(), inputs.double() @ weight.double().T, rtol=0, atol=1e-4)
         for count in range(1, 20):
-            assert rows_agree(row_linear(inputs[:count], weight), expected[:count])
+            assert rows_agree(row_linear(inputs[:count], weight), expected[:count], any_threads=False)
 
 
 @pytest.mark.parametrize("width", [16, 48, 64])

@@ -10,6 +10,7 @@ from dreamenvs import tree
 from dreamenvs.sequence.kv_cache import TransformerCache, held_inputs
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 
+pytestmark = pytest.mark.portable
 WINDOW = 4
 
 

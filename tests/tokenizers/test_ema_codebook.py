@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from dreamenvs.tokenizers.ema_codebook import Quantizer
+
+pytestmark = pytest.mark.portable
 
 
 def test_gradients_pass_straight_through_and_the_codes_have_none() -> None:

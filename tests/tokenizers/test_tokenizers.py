@@ -18,6 +18,7 @@ from dreamenvs.tokenizers.categorical import CategoricalConfig, CategoricalToken
 from dreamenvs.tokenizers.vq import VQConfig, VQTokenizer
 from dreamenvs.tokenizers.vqgan import DiscreteConfig, DiscreteTokenizer
 
+pytestmark = pytest.mark.portable
 SHAPE = (3, 16, 24)
 CONV = ConvConfig(channels=(8, 16), strides=(2, 2))
 PLAIN = PlainNetworkConfig(channels=8, halvings=2)

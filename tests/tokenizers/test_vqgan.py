@@ -19,6 +19,7 @@ from dreamenvs.tokenizers.gradient_codebook import Codebook
 from dreamenvs.tokenizers.vqgan import DiscreteConfig, DiscreteTokenizer
 from tests.rounding import TOLERANCE
 
+pytestmark = pytest.mark.portable
 IRIS = DiscreteConfig()
 REM = DiscreteConfig(network=PlainNetworkConfig(), code_width=256, reconstruction="l2")
 SMALL = {
@@ -71,9 +72,11 @@ def test_a_frames_tokens_do_not_depend_on_its_batch(config: DiscreteConfig) -> N
     for rows in (1, 3, 8):
         assert torch.equal(tokenizer.encode(frames[:rows]), tokens[:rows])
         few = tokenizer.decode(tokenizer.embed(tokens[:rows])).detach()
-        torch.testing.assert_close(few, pixels[:rows], atol=max(1e-5, TOLERANCE), rtol=0)
+        # With AVX2 alone, pixels of the paper's network are 2e-5 apart; they are promised to the bit nowhere.
+        torch.testing.assert_close(few, pixels[:rows], atol=max(5e-5, TOLERANCE), rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SMALL)
 def test_it_learns_a_few_frames(kind: str) -> None:
     frames = cells(8, side=4)

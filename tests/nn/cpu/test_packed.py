@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,16 +17,12 @@ from dreamenvs.nn.cpu.packed import Part, can_pack, packed_linear
 from dreamenvs.nn.layers import RowLinear, add_linear, gelu_linear, row_linear
 from tests.rounding import rows_agree
 
-pytestmark = pytest.mark.skipif(not packed.AVAILABLE, reason="this torch has no oneDNN")
+pytestmark = [
+    pytest.mark.portable,
+    pytest.mark.skipif(not packed.AVAILABLE, reason="this torch has no oneDNN"),
+]
 ROWS = 100
 SIZES = [(256, 768), (1024, 256), (1042, 512), (2048, 512), (8210, 64), (7, 3), (512, 18)]
-
-
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def parts(inputs: int, outputs: int) -> tuple[Tensor, nn.Parameter, Tensor, Tensor]:

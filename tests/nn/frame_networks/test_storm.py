@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from dreamenvs.nn.frame_networks.shapes import grid_shape
 from dreamenvs.nn.frame_networks.storm import BatchConvConfig, BatchDecoder, BatchEncoder
 from dreamenvs.tokenizers.categorical import CategoricalConfig, CategoricalTokenizer
 
+pytestmark = pytest.mark.portable
 SMALL = BatchConvConfig(channels=(8, 16))
 
 
@@ -55,13 +58,13 @@ def trained() -> CategoricalTokenizer:
 
 
 @torch.inference_mode()
-def test_a_frame_does_not_depend_on_its_batch() -> None:
+def test_a_frame_does_not_depend_on_its_batch(frames_agree: Any) -> None:
     tokenizer, frames = trained(), random_frames(64, seed=99)
     tokens = tokenizer.encode(frames)
     pixels = tokenizer.decode(tokenizer.embed(tokens))
     for count in (8, 12, 16, 32):
         assert torch.equal(tokenizer.encode(frames[:count]), tokens[:count])
-        assert torch.equal(tokenizer.decode(tokenizer.embed(tokens[:count])), pixels[:count])
+        assert frames_agree(tokenizer.decode(tokenizer.embed(tokens[:count])), pixels[:count])
 
 
 def test_statistics_move_in_training_alone() -> None:
