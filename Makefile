@@ -6,7 +6,7 @@ INSTALL := $(BIN)/pip install --disable-pip-version-check -q -c constraints.txt
 SOURCES := dreamenvs training examples tests
 PYTEST = $(BIN)/python -m pytest -n auto --dist worksteal
 # Files say themselves that they belong here, so that this stays true when they move.
-PORTABLE = $(PYTEST) -q -m "portable and not slow" $(shell grep -rl --include='test_*.py' 'mark\.portable' tests)
+PORTABLE = $(PYTEST) -q --durations=10 -m "portable and not slow" $(shell grep -rl --include='test_*.py' 'mark\.portable' tests)
 QUICK := tests/contracts tests/reference
 CHANGED = $(shell git diff --name-only --diff-filter=d HEAD -- 'tests/**/test_*.py'; \
 	git ls-files --others --exclude-standard -- 'tests/**/test_*.py')
