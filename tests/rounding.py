@@ -1,7 +1,7 @@
 """Where a row's bits are promised to be the same in a batch of any size, and how far they may be apart elsewhere.
 
-The fast paths were made row-exact for processors with AVX2 or more. With SSE4 alone, matrix products sum in an order
-that depends on how many rows there are, so that rows agree to rounding and not to the bit. Convolutions are row-exact
+The fast paths were made row-exact for processors with AVX-512. With AVX2 or SSE4 alone, BLAS sums some matrix products
+in an order that depends on how many rows there are, so that rows agree to rounding and not to the bit. Convolutions are row-exact
 through oneDNN alone: without it torch makes matrix products of them, whose order depends on how many frames there are.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-EXACT = torch.backends.cpu.get_cpu_capability() != "DEFAULT"
+EXACT = torch.backends.cpu.get_cpu_capability() == "AVX512"
 """Whether equal bits are promised on this processor."""
 TOLERANCE = 0.0 if EXACT else 1e-4
 """Of floats whose size is about one."""
