@@ -1,8 +1,9 @@
 """Where a row's bits are promised to be the same in a batch of any size, and how far they may be apart elsewhere.
 
 The fast paths were made row-exact for processors with AVX-512. With AVX2 or SSE4 alone, BLAS sums some matrix products
-in an order that depends on how many rows there are, so that rows agree to rounding and not to the bit. Convolutions are row-exact
-through oneDNN alone: without it torch makes matrix products of them, whose order depends on how many frames there are.
+in an order that depends on how many rows there are, so that rows agree to rounding and not to the bit. Convolutions are
+row-exact through oneDNN alone: without it torch makes matrix products of them, whose order depends on how many frames
+there are.
 """
 
 from __future__ import annotations
