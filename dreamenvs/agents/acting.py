@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dreamenvs import tree
 from dreamenvs.agents.imagination import Moment, evaluating, start_imagination
-from dreamenvs.agents.protocol import Agent, view_of
+from dreamenvs.agents.protocol import ActingAgent, view_of
 from dreamenvs.models.actions import zero_actions
 from dreamenvs.protocols import WorldModel
 from dreamenvs.random import Noise
@@ -25,7 +25,7 @@ from dreamenvs.types import Segment
 class Acting:
     """What an agent does in real episodes; what it has in mind is a `Moment`: the model's state and its own memory."""
 
-    def __init__(self, agent: Agent[Any], model: WorldModel[Any]) -> None:
+    def __init__(self, agent: ActingAgent[Any], model: WorldModel[Any]) -> None:
         self.agent, self.model = agent, model
 
     @torch.no_grad()

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from dreamenvs import tree
-from dreamenvs.agents.protocol import Agent, view_of
+from dreamenvs.agents.protocol import ActingAgent, view_of
+from dreamenvs.dream import without_padding
 from dreamenvs.protocols import WorldModel
 from dreamenvs.random import Noise
 from dreamenvs.types import Segment
@@ -56,37 +57,41 @@ def evaluating(model: WorldModel[Any]) -> Iterator[None]:
 
 @torch.no_grad()
 def start_imagination(
-    model: WorldModel[Any], agent: Agent[Any], context: Segment, warm_up: int = 0
+    model: WorldModel[Any], agent: ActingAgent[Any], context: Segment, warm_up: int = 0
 ) -> Moment[Any, Any]:
     """The moment after real contexts (B, T): the agent has seen all frames but the last, with the actions after them.
 
     Recurrent agents are burnt in so. The published REM leaves the actions out there, and meets its first imagined steps
     with a memory such as it never has later. The model is warmed up on the last `warm_up` frames, or on all with 0.
     """
-    recent = tree.map(lambda leaf: leaf[:, -warm_up:], context)
     with evaluating(model):
-        rows, steps = context.actions.shape[:2]
-        memory = agent.begin(rows)
-        if steps == 1 or not tuple(tree.leaves(memory)):
-            return Moment(model.observe(recent), memory)
-        if agent.spec.obs_type == "rgb":
-            for step in range(steps - 1):
-                _, memory = agent.act(context.observations[:, step], memory)
-                memory = agent.remember(memory, context.actions[:, step])
-            return Moment(model.observe(recent), memory)
-        # Only the model knows what tokens and features of the earlier frames are, and it tells one by one.
-        state = model.observe(tree.map(lambda leaf: leaf[:, :1], context))
-        for step in range(1, steps):
-            _, memory = agent.act(view_of(model, state, agent.spec.obs_type), memory)
-            memory = agent.remember(memory, context.actions[:, step - 1])
-            state = model.update(state, context.actions[:, step - 1], context.observations[:, step])
-        return Moment(model.observe(recent) if warm_up else state, memory)
+        return without_padding(context, lambda part: _start(model, agent, part, warm_up))
+
+
+def _start(model: WorldModel[Any], agent: ActingAgent[Any], context: Segment, warm_up: int) -> Moment[Any, Any]:
+    recent = tree.map(lambda leaf: leaf[:, -warm_up:], context)
+    rows, steps = context.actions.shape[:2]
+    memory = agent.begin(rows)
+    if steps == 1 or not tuple(tree.leaves(memory)):
+        return Moment(model.observe(recent), memory)
+    if agent.spec.obs_type == "rgb":
+        for step in range(steps - 1):
+            _, memory = agent.act(context.observations[:, step], memory)
+            memory = agent.remember(memory, context.actions[:, step])
+        return Moment(model.observe(recent), memory)
+    # Only the model knows what tokens and features of the earlier frames are, and it tells one by one.
+    state = model.observe(tree.map(lambda leaf: leaf[:, :1], context))
+    for step in range(1, steps):
+        _, memory = agent.act(view_of(model, state, agent.spec.obs_type), memory)
+        memory = agent.remember(memory, context.actions[:, step - 1])
+        state = model.update(state, context.actions[:, step - 1], context.observations[:, step])
+    return Moment(model.observe(recent) if warm_up else state, memory)
 
 
 @torch.no_grad()
 def imagine(
     model: WorldModel[Any],
-    agent: Agent[Any],
+    agent: ActingAgent[Any],
     start: Moment[Any, Any],
     horizon: int,
     seeds: Tensor,

@@ -5,6 +5,8 @@ The environment must show what the agent sees: `make_real(dream, obs_type=player
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamenvs import tree
-from dreamenvs.agents.protocol import Agent, view_dtype, view_shape
+from dreamenvs.agents.protocol import ActingAgent, view_dtype, view_shape
+from dreamenvs.agents.saving import save_agent
 from dreamenvs.dream import ObservationType
 from dreamenvs.random import Noise
 
@@ -29,13 +32,21 @@ class Playing(NamedTuple):
 class Player:
     """Acts as an agent says.
 
+    >>> import dreamenvs, tempfile
+    >>> dream = dreamenvs.load("dreamenvs/STEPVQ-MinAtarBreakout-v0")
+    >>> path = dreamenvs.train(dream, steps=2048, progress=False).save(tempfile.mkdtemp() + "/agent")
+    >>> player = dreamenvs.Player(dreamenvs.load_agent(path), temperature=0.5, seed=0)
+    >>> env = dreamenvs.make_real(dream, obs_type=player.obs_type)
+    >>> int(player.predict(env.reset(seed=0)[0])[0]) in range(3)
+    True
+
     Args:
         agent: What acts.
         temperature: Of the actions that are drawn: 1 as learned, 0 the most likely ones; IRIS and REM play with 0.5.
         seed: Of the actions; without one they follow torch's own generator, as those of Stable-Baselines3 do.
     """
 
-    def __init__(self, agent: Agent[Any], *, temperature: float = 1.0, seed: int | None = None) -> None:
+    def __init__(self, agent: ActingAgent[Any], *, temperature: float = 1.0, seed: int | None = None) -> None:
         if not 0 <= temperature < float("inf"):
             raise ValueError(f"temperature must be a finite number, 0 or above, not {temperature}")
         self.agent = agent
@@ -46,6 +57,10 @@ class Player:
     def obs_type(self) -> ObservationType:
         """What the environment must show."""
         return self.agent.spec.obs_type
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the agent to a directory, which `dreamenvs.load_agent` reads."""
+        return save_agent(path, self.agent)
 
     @torch.no_grad()
     def predict(

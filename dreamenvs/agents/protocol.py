@@ -13,6 +13,7 @@ from dreamenvs.agents.critic_outputs import Values
 from dreamenvs.dream import ObservationType
 from dreamenvs.models.actions import ActionChoice
 from dreamenvs.protocols import WorldModel
+from dreamenvs.random import Noise
 from dreamenvs.types import ContinuousActions, DiscreteActions
 
 MemoryT = TypeVar("MemoryT")
@@ -55,23 +56,33 @@ class Judgement(NamedTuple):
     values: Tensor  # (B, T + 1, …), of the critic before and after each step, as `values` reads them
 
 
-class Agent(Protocol[MemoryT]):
-    """A policy and a critic, and the memory that both may have; an `nn.Module` too.
+class Choice(Protocol):
+    """How the outputs (…, O) of an agent become actions."""
+
+    def mode(self, outputs: Tensor) -> Tensor:
+        """The best actions (…) or (…, A)."""
+        ...
+
+    def sample(self, outputs: Tensor, noise: Noise, draw: int = 0) -> Tensor:
+        """Actions (B,) or (B, A), drawn for outputs (B, O)."""
+        ...
+
+
+class ActingAgent(Protocol[MemoryT]):
+    """What a player asks of an agent, however it has learned; an `nn.Module` too.
 
     Views are what the agent sees: features (…, F), frames (…, C, H, W) uint8 or tokens (…, K) int64, as the spec's
     `obs_type` says. The memory is a value: a NamedTuple of tensors, rows first.
     """
 
-    spec: AgentSpec
-    choice: ActionChoice
-    values: Values
+    @property
+    def spec(self) -> AgentSpec: ...
+
+    @property
+    def choice(self) -> Choice: ...
 
     def begin(self, rows: int) -> MemoryT:
         """The memory before the first view."""
-        ...
-
-    def see(self, views: Tensor) -> None:
-        """Look at the first views (B, …) of an update once it is over, for running statistics."""
         ...
 
     def act(self, views: Tensor, memory: MemoryT) -> tuple[Tensor, MemoryT]:
@@ -82,13 +93,6 @@ class Agent(Protocol[MemoryT]):
         """The memory once these actions were taken after the last view."""
         ...
 
-    def judge(self, views: Tensor, actions: Tensor, memory: MemoryT) -> Judgement:
-        """All steps of trajectories at once: views (B, T + 1, …), actions (B, T, …), the memory before the first view.
-
-        The outputs are those that `act` and `remember` would give step by step.
-        """
-        ...
-
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
     def buffers(self) -> Iterator[Tensor]: ...
@@ -96,6 +100,25 @@ class Agent(Protocol[MemoryT]):
     def state_dict(self) -> dict[str, Tensor]: ...
 
     def load_state_dict(self, state_dict: dict[str, Tensor]) -> Any: ...
+
+
+class Agent(ActingAgent[MemoryT], Protocol[MemoryT]):
+    """A policy and a critic: what `Learner` asks of an agent."""
+
+    spec: AgentSpec
+    choice: ActionChoice
+    values: Values
+
+    def see(self, views: Tensor) -> None:
+        """Look at the first views (B, …) of an update once it is over, for running statistics."""
+        ...
+
+    def judge(self, views: Tensor, actions: Tensor, memory: MemoryT) -> Judgement:
+        """All steps of trajectories at once: views (B, T + 1, …), actions (B, T, …), the memory before the first view.
+
+        The outputs are those that `act` and `remember` would give step by step.
+        """
+        ...
 
 
 def view_of(model: WorldModel[Any], state: Any, obs_type: ObservationType) -> Tensor:

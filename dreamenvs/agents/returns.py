@@ -32,6 +32,30 @@ def lambda_returns(
     return returns
 
 
+def q_lambda_returns(
+    rewards: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    following: Tensor,
+    *,
+    discount: float,
+    trace: float,
+) -> Tensor:
+    """λ-returns (B, T) of steps, of which `following` (B, T) holds the best Q values after each.
+
+    A termination ends a return. A truncation and the last step do not: there it bootstraps from `following` alone,
+    since what comes later is of another episode, or is not known.
+    """
+    returns = torch.empty_like(rewards)
+    ahead = following[:, -1]
+    for step in range(rewards.shape[1] - 1, -1, -1):
+        value = following[:, step]
+        mixed = torch.where(truncated[:, step], value, (1 - trace) * value + trace * ahead)
+        ahead = rewards[:, step] + torch.where(terminated[:, step], 0.0, discount * mixed)
+        returns[:, step] = ahead
+    return returns
+
+
 def return_range(returns: Tensor, valid: Tensor) -> Tensor:
     """The distance () from the 5th to the 95th percentile of the valid ones among returns (B, T)."""
     levels = torch.tensor([LOW, HIGH], dtype=returns.dtype, device=returns.device)

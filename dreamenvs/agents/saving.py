@@ -12,7 +12,8 @@ import safetensors.torch
 import torch
 
 from dreamenvs.agents.latent_actor_critic import LatentConfig, build_latent
-from dreamenvs.agents.protocol import Agent, AgentSpec
+from dreamenvs.agents.protocol import ActingAgent, AgentSpec
+from dreamenvs.agents.q_agent import QAgentConfig, build_q_agent
 from dreamenvs.agents.recurrent_actor_critic import RecurrentConfig, build_recurrent
 from dreamenvs.checkpoints.world_model import (
     CheckpointError,
@@ -42,24 +43,34 @@ class Kind:
 
     config: type[Any]
     build: Callable[[Any, AgentSpec], Any]
-    """An `Agent` that is also an `nn.Module`, from a config and a spec."""
+    """An `ActingAgent` that is also an `nn.Module`, from a config and a spec."""
 
 
 KINDS: dict[str, Kind] = {
     "latent": Kind(config=LatentConfig, build=build_latent),
     "recurrent": Kind(config=RecurrentConfig, build=build_recurrent),
+    "q": Kind(config=QAgentConfig, build=build_q_agent),
 }
 
 
-def build_agent(config: Any, spec: AgentSpec, kinds: Mapping[str, Kind] = KINDS) -> Agent[Any]:
-    """The agent of a config, with random weights from torch's own generator."""
-    return cast(Agent[Any], kinds[_kind_of(config, kinds)].build(config, spec))
+def build_agent(config: Any, spec: AgentSpec, kinds: Mapping[str, Kind] = KINDS) -> Any:
+    """The agent of a config, with random weights from torch's own generator; an `Agent` but for Q agents."""
+    return kinds[_kind_of(config, kinds)].build(config, spec)
 
 
 def save_agent(
-    path: str | os.PathLike[str], agent: Agent[Any], *, dream: str | None = None, kinds: Mapping[str, Kind] = KINDS
+    path: str | os.PathLike[str],
+    agent: ActingAgent[Any],
+    *,
+    dream: str | None = None,
+    kinds: Mapping[str, Kind] = KINDS,
 ) -> Path:
     """Write or replace an agent's directory; killed at any moment, the old or the new one stands.
+
+    >>> import dreamenvs, tempfile
+    >>> player = dreamenvs.train("dreamenvs/STEPVQ-MinAtarBreakout-v0", steps=2048, progress=False)
+    >>> dreamenvs.save_agent(tempfile.mkdtemp() + "/agent", player.agent).name
+    'agent'
 
     Args:
         path: The directory.
@@ -81,15 +92,23 @@ def save_agent(
 
 def load_agent(
     path: str | os.PathLike[str], *, device: torch.device | str = "cpu", kinds: Mapping[str, Kind] = KINDS
-) -> Agent[Any]:
-    """Read, verify and rebuild an agent; whatever is wrong with the directory is a `CheckpointError`."""
+) -> ActingAgent[Any]:
+    """Read, verify and rebuild an agent; whatever is wrong with the directory is a `CheckpointError`.
+
+    >>> import dreamenvs, tempfile
+    >>> player = dreamenvs.train("dreamenvs/STEPVQ-MinAtarBreakout-v0", steps=2048, progress=False)
+    >>> dreamenvs.load_agent(player.save(tempfile.mkdtemp() + "/agent")).spec.obs_type
+    'latent'
+    """
     try:
         return _parse(Path(path), read_artifact(path, LIMITS), device, kinds)
     except (ArtifactError, ConfigError) as error:
         raise CheckpointError(str(error)) from error
 
 
-def _parse(path: Path, files: dict[str, bytes], device: torch.device | str, kinds: Mapping[str, Kind]) -> Agent[Any]:
+def _parse(
+    path: Path, files: dict[str, bytes], device: torch.device | str, kinds: Mapping[str, Kind]
+) -> ActingAgent[Any]:
     name = str(path / "config.json")
     header = parse_json(files["config.json"], name)
     check_format(header, name, FORMAT)
@@ -106,7 +125,7 @@ def _parse(path: Path, files: dict[str, bytes], device: torch.device | str, kind
     check_integers(described, f"{spec_name}: spec")
     weights = unpack_tensors(path / "weights.safetensors", files["weights.safetensors"])
     agent = build_with_weights(lambda: kind.build(config, spec), weights, path)
-    return cast(Agent[Any], agent.to(device=device).eval())
+    return cast(ActingAgent[Any], agent.to(device=device).eval())
 
 
 def _kind_of(config: object, kinds: Mapping[str, Kind]) -> str:

@@ -53,7 +53,7 @@ def change(path: Path, name: str, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("config.json", {"agent": "other"}, "names the agent 'other'; known are latent, recurrent"),
+        ("config.json", {"agent": "other"}, "names the agent 'other'; known are latent, recurrent, q"),
         ("config.json", {"format": 2}, "upgrade dreamenvs"),
         ("config.json", {"more": 1}, "nothing else"),
         ("config.json", {"config": {"unitz": 3}}, "unknown key"),
