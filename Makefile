@@ -14,7 +14,7 @@ export OMP_NUM_THREADS ?= 1
 # Threads that wait shall sleep: where there are more of them than cores, spinning holds up those that work.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help dream test test-portable check format clean
+.PHONY: help dream test test-portable test-wheel check format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make check   what a commit needs, in less than a minute: ruff, mypy, import-linter, quick and changed tests"
 	@echo "make test    every check: ruff, mypy, import-linter, pytest"
 	@echo "make test-portable   numerics and the bits of rows, as on other processors and with other numbers of threads"
+	@echo "make test-wheel  build the wheel and use it in a fresh environment outside the repository"
 	@echo "make format  put the code into its format"
 	@echo "make clean   remove the virtual environment, caches and build products"
 
@@ -52,6 +53,9 @@ test-portable: $(VENV)/.for-test
 	$(PORTABLE) --threads 3 -k "$(ROWS) or number_of_rows or (conforms_in_every_mode and latent and GITSTORM)"
 	$(PORTABLE) --threads 8 -k "$(ROWS) or pixels_and_features or (conforms_in_every_mode and rgb and STEPVQ-Mi)"
 	$(PORTABLE) --threads 16 -k "$(ROWS) or (conforms_in_every_mode and tokens and REM)"
+
+test-wheel: $(VENV)/.for-test
+	.ci/test-wheel $(BIN)/python
 
 format: $(VENV)/.for-test
 	$(BIN)/ruff check --fix $(SOURCES)

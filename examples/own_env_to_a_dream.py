@@ -1,32 +1,17 @@
-"""Your own environment as a dream: write it, play it at random, fit a world model, `gym.make` the dream by its id.
+"""Your own environment as a dream: write a game, fit its dream, learn there with PPO, and play the real game.
 
-It takes about a minute. Observations are H × W × C uint8 images, actions Discrete or a one-dimensional Box.
+It takes a few minutes. No real step is taken after `fit` has played the game at random.
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
-import torch
-from tqdm import tqdm
+from stable_baselines3 import PPO
 
 import dreamenvs
-from dreamenvs.data.collect import RandomPolicy, collect
-from dreamenvs.data.segments import start_contexts
-from dreamenvs.evaluation.fidelity import measure
-from dreamenvs.fitting.fit import Fit
-from dreamenvs.models import FAMILIES
-from dreamenvs.models.step_vq import StepVQConfig
-from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
-from dreamenvs.nn.frame_networks.step_vq import ConvConfig
-from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
-from dreamenvs.sequence.mamba2 import Mamba2Config
-from dreamenvs.tokenizers.vq import VQConfig
-from dreamenvs.types import SourceEnv
-from dreamenvs.worlds.source import describe, make_source
 
 
 class Catch(gym.Env[np.ndarray, int]):
@@ -55,45 +40,16 @@ class Catch(gym.Env[np.ndarray, int]):
         return cells.repeat(4, axis=0).repeat(4, axis=1)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=10_000, help="real steps to collect")
-    parser.add_argument("--updates", type=int, default=400, help="of the tokenizer, and as many of the dynamics")
-    parser.add_argument("--out", type=Path, default=Path("dreams/STEPVQ-Catch-v0"), help="where the dream goes")
-    args = parser.parse_args()
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--steps", type=int, default=10_000, help="real steps to play at random")
+parser.add_argument("--share", type=float, default=0.3, help="of the preset's updates of the world model")
+parser.add_argument("--imagined", type=int, default=100_000, help="steps of the dream that PPO learns from")
+args = parser.parse_args()
 
-    gym.register("Catch-v0", entry_point=Catch)
-    source = SourceEnv(id="Catch-v0")  # kept in the dream, so that make_real finds the game again
-    spec = describe(env := make_source(source), world="Catch", source=source)
-    episodes = list(collect(env, RandomPolicy(env.action_space, seed=0), args.steps, seed=0))
-    held_out, fitted = episodes[::10], [episode for number, episode in enumerate(episodes) if number % 10]
-
-    conv = ConvConfig(channels=(16, 32), strides=(2, 2), kernel=3, norm="channel")  # a token for each 4 × 4 pixels
-    config = StepVQConfig(
-        tokenizer=VQConfig(conv=conv, codes=16, code_width=4, commitment=0.06, revival=0.5),
-        sequence=Mamba2Config(width=128, layers=2, dropout=0.0),
-        prior=FactorizedConfig(objective=CrossEntropyObjective(), rank=8),
-        optimization=TwoStageOptimization(
-            tokenizer=StageConfig(rows=32, length=1, updates=args.updates, rate=3e-3),
-            dynamics=StageConfig(rows=32, length=32, updates=args.updates, rate=3e-3),
-        ),
-    )
-    torch.manual_seed(0)
-    model = FAMILIES["STEPVQ"].build(config, spec)
-    for _ in tqdm(Fit(model, fitted).run(), desc="fitting", total=2 * args.updates, unit="update"):
-        pass  # each update gives its losses here
-    fidelity = measure(model.eval(), held_out, np.random.default_rng(0), starts=128)
-    print(fidelity.table())
-    contexts = start_contexts(fitted, 24, 4, np.random.default_rng(0))
-    card = {"title": "Catch", "fidelity": fidelity.to_json()}
-    dreamenvs.save(args.out, model, contexts, family="STEPVQ", config=config, card=card)
-    name = dreamenvs.register(args.out)  # with DREAMENVS_PATH=dreams, every process knows it without this
-    dream = gym.wrappers.Autoreset(gym.make(name))
-    dream.reset(seed=0)
-    rewards = [float(dream.step(dream.action_space.sample())[1]) for _ in range(100)]
-    real = np.concatenate([episode.rewards for episode in episodes])
-    print(f"100 random steps of {name} earn {sum(rewards):.2f}; real ones {100 * np.mean(real):.2f}")
-
-
-if __name__ == "__main__":
-    main()
+dream = dreamenvs.fit(Catch, steps=args.steps, update_share=args.share, out="dreams/STEPVQ-Catch-v0")
+envs = dreamenvs.DreamVecEnv(dream, num_envs=16, obs_type="latent", horizon=70)
+policy = PPO("MlpPolicy", envs, n_steps=128, batch_size=512, ent_coef=0.01, device="cpu").learn(args.imagined)
+for name, player in (("random", "random"), ("PPO from the dream", policy)):
+    result = dreamenvs.transfer(player, dream, obs_type="latent", episodes=20, max_episode_steps=500, progress=False)
+    print(f"{name}: a real return of {result.real.episode_return.mean:.1f}")
+print(dreamenvs.register(dream.path), "is its id for gymnasium.make")

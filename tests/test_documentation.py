@@ -27,7 +27,7 @@ EXAMPLES = {
     "first_steps.py": [],
     "look_at_codes.py": [],
     "minari_to_a_dream.py": SHORT,
-    "own_env_to_a_dream.py": SHORT,
+    "own_env_to_a_dream.py": ["--steps", "400", "--share", "0.002", "--imagined", "2048"],
     "own_policy_network.py": ["--updates", "2", "--rows", "8", "--episodes", "2"],
     "random_deltas.py": ["--steps", "3"],
     "swap_the_sequence_model.py": SHORT,
@@ -73,6 +73,8 @@ def test_every_example_is_short_and_run() -> None:
 def test_examples_run(name: str, tmp_path: Path) -> None:
     if name.startswith("minari"):
         pytest.importorskip("minari")
+    if name.startswith("own_env"):
+        pytest.importorskip("stable_baselines3")
     assert run([str(ROOT / "examples" / name), *EXAMPLES[name]], tmp_path)
 
 

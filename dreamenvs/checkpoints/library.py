@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 
@@ -19,7 +20,61 @@ BUNDLED = Path(__file__).resolve().parent.parent / "dreams"
 
 
 class DreamNotFoundError(FileNotFoundError):
-    """No checkpoint of that name is at hand; the message says which command makes one."""
+    """No checkpoint of that name is at hand; the message says which command makes one.
+
+    >>> import dreamenvs
+    >>> dreamenvs.load("dreamenvs/REM-Breakout-v0")
+    Traceback (most recent call last):
+    dreamenvs.checkpoints.library.DreamNotFoundError: no dream 'REM-Breakout-v0' is at hand ...
+    """
+
+
+class AvailableDream(NamedTuple):
+    """A dream at hand, as its card describes it."""
+
+    id: str
+    family: str
+    world: str
+    """The id of the real environment, or the name of the world where that is not known."""
+    tier: str | None
+    """How faithful it was measured to be, if its card says so."""
+    real_steps: int | None
+    """What it was fitted on."""
+    size: int
+    """Bytes on disk."""
+    path: Path
+
+
+def available() -> list[AvailableDream]:
+    """Every dream at hand: bundled, on `DREAMENVS_PATH`, and in the user's data directory, in this order.
+
+    >>> import dreamenvs
+    >>> dreams = dreamenvs.available()
+    >>> next(dream.world for dream in dreams if dream.id == "dreamenvs/STEPVQ-Pong-v0")
+    'ALE/Pong-v5'
+    """
+    found: dict[str, AvailableDream] = {}
+    for shelf in shelves():
+        for path in sorted(shelf.iterdir()) if shelf.is_dir() else ():
+            if is_name(path.name) and path.name not in found and is_artifact(path):
+                found[path.name] = describe_dream(path)
+    return list(found.values())
+
+
+def describe_dream(path: Path) -> AvailableDream:
+    """What a checkpoint directory says of itself, read without torch; what it does not say is left open."""
+    config, spec, card = (_read(path / f"{name}.json") for name in ("config", "spec", "card"))
+    source, data = _part(spec, "source"), _part(card, "data")
+    tier, steps = card.get("tier"), data.get("real_steps")
+    return AvailableDream(
+        id=NAMESPACE + path.name,
+        family=str(config.get("family", "unknown")),
+        world=str(source.get("id") or spec.get("world", "unknown")),
+        tier=tier if isinstance(tier, str) else None,
+        real_steps=steps if isinstance(steps, int) else None,
+        size=sum(file.stat().st_size for file in path.iterdir()),
+        path=path,
+    )
 
 
 def user_directory() -> Path:
@@ -53,7 +108,12 @@ def new_name(family: str, world: str) -> str:
 
 
 def locate(id_or_path: str | os.PathLike[str]) -> Path:
-    """The checkpoint directory of an environment id, a dream's name or a path."""
+    """The checkpoint directory of an environment id, a dream's name or a path.
+
+    >>> import dreamenvs
+    >>> dreamenvs.locate("dreamenvs/STEPVQ-Pong-v0").name
+    'STEPVQ-Pong-v0'
+    """
     if not isinstance(id_or_path, str | os.PathLike):
         raise TypeError(f"a checkpoint is named by an id or a path, not by {id_or_path!r}")
     text = os.fspath(id_or_path)
@@ -89,6 +149,19 @@ def _fidelity(path: Path) -> float:
     except (OSError, ValueError, KeyError, TypeError):
         return float("-inf")
     return float(value) if isinstance(value, int | float) else float("-inf")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _part(value: dict[str, Any], name: str) -> dict[str, Any]:
+    part = value.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _missing(text: str, name: str) -> str:

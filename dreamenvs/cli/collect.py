@@ -1,41 +1,33 @@
 """Collects real episodes into a replay, a new one or one that is there.
 
-python training/collect.py --env ALE/Pong-v5 --steps 60000 --out data/Pong --policy tracker --num-envs 4
-python training/collect.py --env dm_control/cartpole-swingup-v0 --steps 30000 --out data/Cartpole --policy swingup
+dreamenvs collect --env ALE/Pong-v5 --steps 60000 --out data/Pong --policy tracker --num-envs 4
+dreamenvs collect --env dm_control/cartpole-swingup-v0 --steps 30000 --out data/Cartpole --policy swingup
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import gymnasium
 import numpy as np
 import tyro
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 import dreamenvs
 from dreamenvs.cli.progress import ppo_progress
-from dreamenvs.data.collect import AnyEnv, EpsilonPolicy, Policy, RandomPolicy, collect
+from dreamenvs.data.collect import AnyEnv, Policy, collect
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.replay import Replay
 from dreamenvs.ids import world_name
 from dreamenvs.models.actions import action_space
 from dreamenvs.types import Scalar, SourceEnv
+from dreamenvs.workflows.collecting import PolicyName, build_policy, make_rows
 from dreamenvs.worlds.dmc import Quality, RenderingError
-from dreamenvs.worlds.players.cartpole import CartpoleSwingup, states_of
-from dreamenvs.worlds.players.minatar import PLAYERS, MinAtarPlayer
-from dreamenvs.worlds.players.pong import BURST, EPSILONS, PongTracker
+from dreamenvs.worlds.players.pong import EPSILONS
 from dreamenvs.worlds.source import choose_source, describe, make_source
-
-PolicyName = Literal["random", "persistent", "tracker", "swingup"]
-HOLD = 16.0
-"""Steps for which the persistent policy holds a move, on average: enough to cross MinAtar's field in Freeway, and to
-throw the pole of dm_control's cartpole up, where moves that change at every step leave it hanging."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,37 +75,6 @@ class Summary(NamedTuple):
     terminated: bool
 
 
-def default_policy(env_id: str) -> PolicyName:
-    """Who plays when nobody is asked for."""
-    if env_id.startswith("ALE/Pong-"):
-        return "tracker"
-    return "persistent" if env_id.startswith("dm_control/") else "random"
-
-
-def build_policy(
-    name: PolicyName,
-    env_id: str,
-    space: gymnasium.Space[Any],
-    seed: int,
-    epsilons: tuple[float, ...] = EPSILONS,
-    rows: AnyEnv | None = None,
-) -> Policy:
-    """A policy by its name, for one row or many; `swingup` reads the state of the physics from the `rows`."""
-    if name == "random":
-        return RandomPolicy(space, seed)
-    if name == "persistent":
-        return EpsilonPolicy(RandomPolicy(space, seed), space, 1.0, seed + 1, burst=HOLD)
-    if name == "swingup":
-        if rows is None or not env_id.startswith("dm_control/cartpole-"):
-            raise SystemExit(f"swingup plays dm_control/cartpole only, not {env_id}; use the persistent policy")
-        return EpsilonPolicy(CartpoleSwingup(states_of(rows)), space, epsilons, seed + 1, burst=BURST)
-    if not env_id.startswith("ALE/Pong-") and env_id not in PLAYERS:
-        known = ", ".join(PLAYERS)
-        raise SystemExit(f"the tracker plays ALE/Pong, {known} only, not {env_id}; use the random policy")
-    player: Policy = MinAtarPlayer(env_id) if env_id in PLAYERS else PongTracker(seed)
-    return EpsilonPolicy(player, space, epsilons, seed + 1, burst=BURST)
-
-
 def learn_policy(dream: str, source: SourceEnv, steps: int, seed: int) -> Policy:
     """A policy that learned in a dream, with random moves: the dream must be of the source's own world."""
     from dreamenvs.studies.baselines import (  # only here: collecting without a dream needs no Stable-Baselines3
@@ -129,6 +90,14 @@ def learn_policy(dream: str, source: SourceEnv, steps: int, seed: int) -> Policy
     with ppo_progress("PPO in the dream", steps) as progress:
         policy = learn(checkpoint, steps, seed, progress=progress)
     return explorer(policy, checkpoint, space, EXPLORATION, seed)
+
+
+def named_policy(*choices: Any, **more: Any) -> Policy:
+    """`build_policy`; what it refuses ends the command."""
+    try:
+        return build_policy(*choices, **more)
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
 
 
 def collect_into(
@@ -162,7 +131,7 @@ def collect_into(
     summaries: list[Summary] = []
     try:
         if isinstance(policy, str):
-            policy = build_policy(policy, source.id, env.action_space, seed, epsilons, rows)
+            policy = named_policy(policy, source.id, env.action_space, seed, epsilons, rows)
         replay = replay if isinstance(replay, Replay) else Replay.create(replay, spec)
         with tqdm(total=steps, unit="step", mininterval=1.0, disable=not bar) as progress:
             episodes = collect(rows, Ticking(policy, progress), steps, seed)
@@ -174,20 +143,6 @@ def collect_into(
     report(summaries)
     print(replay.budget())
     return replay
-
-
-def make_rows(source: SourceEnv, num_envs: int) -> AnyEnv:
-    """Several of the same environment; where each has a process of its own, they step at once."""
-
-    def make() -> Any:
-        return make_source(source)
-
-    makers: list[Callable[[], Any]] = [make] * num_envs
-    if source.preprocessing not in ("atari", "pixels", "crafter", "dmc"):
-        return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
-    # What draws for MuJoCo has been set up in this process, and must not be copied into another.
-    context = "spawn" if source.id.startswith("dm_control/") else None
-    return AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP, context=context)
 
 
 def differences(old: Any, new: Any, where: str = "spec") -> list[str]:

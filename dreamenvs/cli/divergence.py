@@ -1,6 +1,6 @@
 """Compare how well dreams with a posterior foresee it on held-out frames, as figure 16 of GIT-STORM does.
 
-    python training/divergence.py runs/storm-0 runs/gitstorm-0 --data data/MinAtarBreakout --rounds 4 16
+    python -m dreamenvs.cli.divergence runs/storm-0 runs/gitstorm-0 --data data/MinAtarBreakout --rounds 4 16
 
 Each dream is measured on the tenth of the episodes that its own fit held out. Prints a table, and JSON with --json.
 """
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import tyro
 
 import dreamenvs
-from dreamenvs.cli.fit import split
+from dreamenvs.cli.threads import use_threads
 from dreamenvs.data.replay import Replay
 from dreamenvs.evaluation.measuring import Row, table, tell
 from dreamenvs.evaluation.prior_divergence import measure_divergence
+from dreamenvs.workflows.fitting import split
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Args:
     """Draft rounds of priors whose tokens can see each other."""
     excerpts: int = 256
     """Held-out excerpts of 32 frames."""
-    threads: int = 2
-    """CPU threads."""
+    threads: int | None = None
+    """CPU threads, by default those of OMP_NUM_THREADS, or 1."""
     json: bool = False
     """Print JSON instead of a table."""
 
 
 def main(args: Args) -> None:
-    torch.set_num_threads(args.threads)
+    use_threads(args.threads)
     replay, rows = Replay.open(args.data), []
     for name in args.dreams:
         rows.append(measure(name, replay, args))

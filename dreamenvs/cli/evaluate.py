@@ -1,8 +1,8 @@
 """Measure a dream: how like the real world it is, and what policies earn in both.
 
-    python training/evaluate.py dreamenvs/STEPVQ-Pong-v0
-    python training/evaluate.py dreamenvs/STEPVQ-Pong-v0 --data data/PongHeldOut --train-steps 0
-    python training/evaluate.py dreamenvs/STEPVQ-Pong-v0 --steps 20_000 --video.count 256 --episodes 0
+    dreamenvs evaluate dreamenvs/STEPVQ-Pong-v0
+    dreamenvs evaluate dreamenvs/STEPVQ-Pong-v0 --data data/PongHeldOut --train-steps 0
+    dreamenvs evaluate dreamenvs/STEPVQ-Pong-v0 --steps 20_000 --video.count 256 --episodes 0
 
 Prints tables and writes results.json, plots and a GIF of the dream beside reality. Of a dream of Crafter it tells the
 Crafter score of the policies, too. With --update-card the figures go into the dream's own card.
@@ -10,8 +10,6 @@ Crafter score of the policies, too. With --update-card the figures go into the d
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,11 +23,14 @@ from tqdm import tqdm
 import dreamenvs
 from dreamenvs.checkpoints.card import card_markdown
 from dreamenvs.checkpoints.world_model import LIMITS, Checkpoint
-from dreamenvs.cli.collect import PolicyName, Ticking, build_policy, default_policy
+from dreamenvs.cli.collect import Ticking, named_policy
+from dreamenvs.cli.command_line import command_line
 from dreamenvs.cli.progress import bar, ppo_progress
+from dreamenvs.cli.threads import use_threads
 from dreamenvs.data.collect import collect
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.replay import Replay
+from dreamenvs.evaluation.conservation import Conservation, conservation
 from dreamenvs.evaluation.crafter_score import CRAFTER, CrafterScore, crafter_score
 from dreamenvs.evaluation.fidelity import measure
 from dreamenvs.evaluation.open_loop import imagine_beside
@@ -40,6 +41,10 @@ from dreamenvs.evaluation.transfer import MAX_EPISODE_STEPS, Transfer, transfer
 from dreamenvs.evaluation.video_report import VideoArgs, check_videos, measure_video
 from dreamenvs.files.atomic_directory import dump_json, parse_json, read_artifact, write_artifact
 from dreamenvs.studies.baselines import PPOConfig, learn
+from dreamenvs.workflows.collecting import PolicyName, default_policy
+
+SELF = ("dreamenvs evaluate ", "training/evaluate.py")
+"""This command in cards, now and in version 0.1."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Args:
     """Open-loop dreams."""
     horizon: int = 15
     """Imagined steps in each of them."""
+    conservation_steps: int = 12_800
+    """Imagined steps of random play in which it is counted what appears and what vanishes."""
     video: VideoArgs = field(default_factory=VideoArgs)
     """Whole videos, dreamed from a few real frames."""
     episodes: int = 20
@@ -82,12 +89,12 @@ class Args:
     """Where the results go; by default runs/evaluate/<name>."""
     update_card: bool = False
     """Write fidelity, transfer and Crafter scores into the dream's card."""
-    threads: int = 1
-    """CPU threads."""
+    threads: int | None = None
+    """CPU threads, by default those of OMP_NUM_THREADS, or 1."""
 
 
 def main(args: Args) -> None:
-    torch.set_num_threads(args.threads)
+    use_threads(args.threads)
     path = dreamenvs.locate(args.dream)
     checkpoint = dreamenvs.load(path)
     out = args.out or Path("runs") / "evaluate" / path.name
@@ -107,11 +114,13 @@ def main(args: Args) -> None:
     longest = max(episodes, key=len)
     beside = imagine_beside(checkpoint.model, longest, start=len(longest) // 4, seed=args.seed)
     write_gif(out / "beside.gif", side_by_side(*beside))
+    conserved = measure_conservation(args, checkpoint, episodes)
     results: dict[str, Any] = {
         "dream": path.name,
-        "command": f"python training/evaluate.py {shlex.join(sys.argv[1:])}",
+        "command": command_line("evaluate"),
         "versions": {"dreamenvs": dreamenvs.__version__, "torch": torch.__version__.split("+")[0]},
         "fidelity": fidelity.to_json(),
+        "conservation": conserved.to_json(),
         "speed": measure_speed(checkpoint.model, checkpoint.contexts, args.horizon),
     }
     if args.video.count:
@@ -133,6 +142,14 @@ def main(args: Args) -> None:
     print(f"results, plots and a GIF are in {out}")
 
 
+def measure_conservation(args: Args, checkpoint: Checkpoint, episodes: Sequence[Episode]) -> Conservation:
+    """What the dream loses or doubles under random actions, and what random play comes to."""
+    with bar("conservation", "step") as progress:
+        result = conservation(checkpoint, episodes, steps=args.conservation_steps, seed=args.seed, progress=progress)
+    print(f"\n{result.table()}\n")
+    return result
+
+
 def held_out(args: Args, checkpoint: Checkpoint) -> Sequence[Episode]:
     """Episodes that the dream was not fitted on."""
     if args.data is not None:
@@ -142,7 +159,7 @@ def held_out(args: Args, checkpoint: Checkpoint) -> Sequence[Episode]:
         raise SystemExit("the dream does not say which real environment it is of; give a replay with --data")
     name = args.policy or default_policy(source.id)
     env = dreamenvs.make_real(checkpoint)
-    policy = build_policy(name, source.id, env.action_space, args.seed, rows=env)
+    policy = named_policy(name, source.id, env.action_space, args.seed, rows=env)
     with tqdm(total=args.steps, desc=f"{name} episodes", unit="step", mininterval=1.0) as progress:
         episodes = list(collect(env, Ticking(policy, progress), args.steps, args.seed))
     env.close()
@@ -216,12 +233,13 @@ def update_card(path: Path, results: dict[str, Any]) -> None:
     """Write the figures into the card of a dream, with the command that made them; its other files stay as they are."""
     files = read_artifact(path, LIMITS)
     card = parse_json(files["card.json"], "card.json") | {"fidelity": results["fidelity"]}
+    card |= {"conservation": results["conservation"]}
     card |= {"video": results["video"]} if "video" in results else {}
     commands = card.pop("commands", [])
     if results["transfer"]:
         card["transfer"] = results["transfer"]
         card |= {"crafter": results["crafter"]} if "crafter" in results else {}
-        commands = [command for command in commands if "training/evaluate.py" not in command]  # all figures are new
+        commands = [command for command in commands if not any(name in command for name in SELF)]  # all figures are new
     card["commands"] = [*commands, results["command"]]
     write_artifact(path, files | {"card.json": dump_json(card), "card.md": card_markdown(card).encode()})
 

@@ -1,10 +1,10 @@
 """Fit a world model of a real environment or of a data set, and save it as a dream.
 
-    python training/fit_world_model.py                                     # a small dream of MinAtar Breakout
-    python training/fit_world_model.py stepvq --env ALE/Pong-v5            # collects first, where there is no data
-    python training/fit_world_model.py stepvq --dataset my/minari-dataset-v0
-    python training/fit_world_model.py stepvq --data data/Pong --preset small
-    torchrun --nproc-per-node 4 training/fit_world_model.py stepvq         # four processes share every batch
+    dreamenvs fit                                     # a small dream of MinAtar Breakout
+    dreamenvs fit stepvq --env ALE/Pong-v5            # collects first, where there is no data
+    dreamenvs fit stepvq --dataset my/minari-dataset-v0
+    dreamenvs fit stepvq --data data/Pong --preset small
+    torchrun --nproc-per-node 4 -m dreamenvs.cli.fit stepvq         # four processes share every batch
 
 The model says in which stages it is optimised. A run that was stopped, by Ctrl-C or by a power cut, goes on when the
 same command is given again, and ends with the same weights. Held-out episodes tell how good the dream is, and the
@@ -18,29 +18,25 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 import tyro
 
 import dreamenvs
 from dreamenvs.checkpoints.library import new_name, user_directory
-from dreamenvs.checkpoints.world_model import stored_weights
-from dreamenvs.cli.collect import PolicyName, collect_into, default_policy
+from dreamenvs.cli.collect import collect_into
+from dreamenvs.cli.command_line import command_line
 from dreamenvs.cli.fit_monitor import FitMonitor
 from dreamenvs.cli.run_directory import RunDirectory
+from dreamenvs.cli.threads import use_threads
 from dreamenvs.config import to_json
-from dreamenvs.data.episode import Episode
 from dreamenvs.data.minari import episodes_from_minari, spec_from_minari
 from dreamenvs.data.replay import Replay
-from dreamenvs.data.samplers import CountSampler, FrequencySampler, Sampler, UniformSampler
-from dreamenvs.data.segments import start_contexts
-from dreamenvs.evaluation.fidelity import measure
 from dreamenvs.families import BY_SPELLING
 from dreamenvs.files.atomic_directory import ArtifactError, is_artifact
 from dreamenvs.fitting.distributed import ALONE, TIMEOUT, Ranks, open_ranks
@@ -49,13 +45,12 @@ from dreamenvs.fitting.optimizer import NonFiniteLossError
 from dreamenvs.fitting.state import StateError, read_weights
 from dreamenvs.ids import world_name
 from dreamenvs.interruption import interruption
-from dreamenvs.models import FAMILIES
 from dreamenvs.nn.distributed import RankError
 from dreamenvs.presets.variants import vary, with_batches, with_updates
 from dreamenvs.presets.world_models import model_config
+from dreamenvs.workflows.collecting import PolicyName, default_policy
+from dreamenvs.workflows.fitting import Contexts, FitData, FitRecipe, finish_fit, new_fit, split
 from dreamenvs.worlds.source import choose_source
-
-SAMPLERS: dict[str, type[Sampler]] = {"uniform": UniformSampler, "count": CountSampler, "frequency": FrequencySampler}
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class Args:
     dataset: str | None = None
     """A local Minari data set to fit on instead."""
     data: Path | None = None
-    """A replay, from training/collect.py; by default data/<World>, which is filled first where it is empty."""
+    """A replay, from `dreamenvs collect`; by default data/<World>, which is filled first where it is empty."""
     collect_steps: int = 60_000
     """Real steps to collect."""
     policy: PolicyName | None = None
@@ -114,21 +109,9 @@ class Args:
     seed: int = 0
     """Of collecting, weights, batches and contexts."""
     threads: int | None = None
-    """CPU threads, by default 2, and 1 for each process of torchrun; the same number gives the same weights."""
+    """CPU threads, by default those of OMP_NUM_THREADS, or 1; the same number gives the same weights."""
     rank_timeout: float = TIMEOUT
     """Seconds after which a process of torchrun that does not answer ends the run."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitRecipe:
-    """What decides the weights of a dream, besides the data."""
-
-    family: str
-    config: Any
-    seed: int = 0
-    sampler: str = "uniform"
-    init: str | None = None
-    """A dream or the directory of a run to start from; a run's weights are in full precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +122,7 @@ class Bookkeeping:
     """What the run was asked for, kept with it."""
     commands: tuple[str, ...]
     """For the card."""
-    contexts: int = 24
-    context_length: int = 4
-    beginnings: float = 0.5
-    """The share of contexts that are beginnings of episodes."""
+    contexts: Contexts = field(default_factory=Contexts)
     save_minutes: float = 5.0
     picture_minutes: float = 3.0
     restart: bool = False
@@ -152,7 +132,7 @@ def main(args: Args) -> None:
     if args.family not in BY_SPELLING:
         raise SystemExit(f"unknown family {args.family!r}: choose from {', '.join(BY_SPELLING)}")
     with open_ranks(args.rank_timeout) as ranks:
-        torch.set_num_threads(args.threads or (2 if ranks.count == 1 else 1))
+        use_threads(args.threads)
         try:
             with nullcontext() if ranks.first else quiet():
                 fit_and_tell(args, ranks)
@@ -180,7 +160,7 @@ def fit_and_tell(args: Args, ranks: Ranks) -> None:
     config = chosen_config(family, args, replay.spec.observation_shape)
     name = args.name or f"{family}-{replay.spec.world}"
     out = args.out or user_directory() / new_name(family, replay.spec.world)
-    launcher = ["python"] if ranks.count == 1 else ["torchrun", "--nproc-per-node", str(ranks.count)]
+    launcher = ["torchrun", "--nproc-per-node", str(ranks.count), "-m", "dreamenvs.cli.fit", *sys.argv[1:]]
     fit_dream(
         FitRecipe(family=family, config=config, seed=args.seed, sampler=args.sampler, init=args.init),
         replay,
@@ -188,9 +168,8 @@ def fit_and_tell(args: Args, ranks: Ranks) -> None:
         out,
         Bookkeeping(
             arguments={key: str(value) if isinstance(value, Path) else value for key, value in asdict(args).items()},
-            commands=(shlex.join([*launcher, "training/fit_world_model.py", *sys.argv[1:]]),),
-            contexts=args.contexts,
-            context_length=args.context_length,
+            commands=(command_line("fit") if ranks.count == 1 else shlex.join(launcher),),
+            contexts=Contexts(count=args.contexts, length=args.context_length),
             save_minutes=args.save_minutes,
             picture_minutes=args.picture_minutes,
             restart=args.restart and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0",  # by torchrun itself
@@ -238,18 +217,22 @@ def fit_dream(
 
     Of several ranks the first measures and saves the dream, while the others are done.
     """
-    run, family = RunDirectory(directory), FAMILIES[recipe.family]
-    held_out, fitted = split(replay, recipe.seed)
-    steps = {"episodes": len(fitted), "steps": int(fitted.lengths.sum())}
-    identity = asdict(recipe) | {"config": to_json(recipe.config), "spec": to_json(replay.spec), "data": steps}
-    if ranks.first:
-        run.open(identity, book.arguments, restart=book.restart, ranks=ranks.count)
-    ranks.wait()
-    torch.manual_seed(recipe.seed)
-    model = family.build(recipe.config, replay.spec)
-    fit = new_fit(model, fitted, recipe, ranks)
+    run = RunDirectory(directory)
+    try:
+        parts = held_out, fitted = split(replay, recipe.seed)
+        steps = {"episodes": len(fitted), "steps": int(fitted.lengths.sum())}  # type: ignore[attr-defined]
+        identity = asdict(recipe) | {"config": to_json(recipe.config), "spec": to_json(replay.spec), "data": steps}
+        if ranks.first:
+            run.open(identity, book.arguments, restart=book.restart, ranks=ranks.count)
+        ranks.wait()
+        fit = new_fit(recipe, replay.spec, fitted, ranks)
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
+    model: Any = fit.model
     print(f"{len(fitted)} episodes to fit, {steps['steps']:,} steps; {len(held_out)} held out")
-    print(f"{family.name}: {sum(parameter.numel() for parameter in model.parameters()):,} parameters; run {directory}")
+    print(
+        f"{recipe.family}: {sum(parameter.numel() for parameter in model.parameters()):,} parameters; run {directory}"
+    )
     if ranks.count > 1:
         print(f"{ranks.count} ranks share every batch")
     if run.begun:
@@ -260,32 +243,12 @@ def fit_dream(
         work(fit, run, monitor, book.save_minutes)
     if not ranks.first:
         return out
-    model.load_state_dict(stored_weights(model, "float16"))  # so that the figures are those of the saved dream
-    model.eval()
-    fidelity = measure(model, held_out, np.random.default_rng(recipe.seed))
+    versions = {"dreamenvs": dreamenvs.__version__, "torch": torch.__version__.split("+")[0]}
+    extra = {"versions": versions, "commands": list(book.commands)}
+    dream, fidelity = finish_fit(fit, recipe, FitData.of(replay), parts, book.contexts, extra=extra)
     print(fidelity.table())
-    card = make_card(recipe, replay, (held_out, fitted), fit, fidelity.to_json(), book)
-    rng = np.random.default_rng(recipe.seed)
-    contexts = start_contexts(fitted, book.contexts, book.context_length, rng, beginnings=book.beginnings)
-    dreamenvs.save(out, model, contexts, family=family.name, config=recipe.config, card=card, weights_dtype="float16")
+    dream.save(out)
     return out
-
-
-def split(replay: Replay, seed: int) -> tuple[Any, Any]:
-    """A tenth of the episodes, at least one, held out; and the rest."""
-    if len(replay) < 2:
-        raise SystemExit(f"{replay.directory} has {len(replay)} episodes: one is held out, so that two are needed")
-    order = np.random.default_rng(seed).permutation(len(replay))
-    count = max(1, len(replay) // 10)
-    return replay.subset(np.sort(order[:count])), replay.subset(np.sort(order[count:]))
-
-
-def new_fit(model: Any, episodes: Sequence[Episode], recipe: FitRecipe, ranks: Ranks) -> Fit:
-    """The fit before its first update."""
-    try:
-        return Fit(model, episodes, seed=recipe.seed, sampler=SAMPLERS[recipe.sampler](), ranks=ranks)
-    except ValueError as error:
-        raise SystemExit(str(error)) from error
 
 
 def go_on(fit: Fit, run: RunDirectory) -> None:
@@ -338,34 +301,6 @@ def work(fit: Fit, run: RunDirectory, monitor: FitMonitor | None, save_minutes: 
         raise SystemExit(f"{error}\n{kept}; a smaller learning rate or other data may help") from error
     except OSError as error:
         raise SystemExit(f"{error}\nmake room or choose another place; the same command then goes on") from error
-
-
-def make_card(
-    recipe: FitRecipe,
-    replay: Replay,
-    episodes: tuple[Sequence[Episode], Sequence[Episode]],
-    fit: Fit,
-    fidelity: dict[str, Any],
-    book: Bookkeeping,
-) -> dict[str, Any]:
-    """What the dream says of itself."""
-    spec, (held_out, fitted) = replay.spec, episodes
-    source = spec.source.id if spec.source is not None else "unknown"
-    return {
-        "title": f"{recipe.family} dream of {spec.world}",
-        "summary": "Fitted with the commands below; the figures are of held-out episodes.",
-        "data": {"env": source, "real_steps": replay.steps}
-        | {"fitted_episodes": len(fitted), "fitted_steps": sum(map(len, fitted))}
-        | {"held_out_episodes": len(held_out), "held_out_steps": sum(map(len, held_out))},
-        "collected": replay.notes,
-        "fitting": {"seed": recipe.seed, "sampler": recipe.sampler}
-        | ({"init": recipe.init} if recipe.init is not None else {})
-        | ({"ranks": fit.ranks.count} if fit.ranks.count > 1 else {})
-        | {f"{stage.name}_updates": stage.updates for stage in fit.stages},
-        "fidelity": fidelity,
-        "versions": {"dreamenvs": dreamenvs.__version__, "torch": torch.__version__.split("+")[0]},
-        "commands": list(book.commands),
-    }
 
 
 if __name__ == "__main__":

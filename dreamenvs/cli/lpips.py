@@ -1,6 +1,6 @@
 """Makes the one file of weights that LPIPS needs from torchvision's weights of VGG16 and those of LPIPS.
 
-python training/convert_lpips.py --vgg vgg16-397923af.pth --linear vgg.pth --out lpips.safetensors
+python -m dreamenvs.cli.lpips --vgg vgg16-397923af.pth --linear vgg.pth --out lpips.safetensors
 
 Both are at hand wherever torchvision and lpips have run: the first in ~/.cache/torch/hub/checkpoints, the second in
 the lpips package, at lpips/weights/v0.1/vgg.pth. Then `export DREAMENVS_LPIPS=$PWD/lpips.safetensors`.

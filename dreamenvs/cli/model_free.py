@@ -1,8 +1,8 @@
 """What PPO earns that learns from real steps alone: what a dream of as many real steps has to beat.
 
-    python training/model_free.py --env MinAtar/Breakout-v1 --steps 20000 --seeds 0 1 2
-    python training/model_free.py --env MinAtar/Breakout-v1 --steps 20000 --seeds 0 1 2 --frames
-    python training/model_free.py --env ALE/Pong-v5 --steps 100000 --ppo.num-envs 4
+    python -m dreamenvs.cli.model_free --env MinAtar/Breakout-v1 --steps 20000 --seeds 0 1 2
+    python -m dreamenvs.cli.model_free --env MinAtar/Breakout-v1 --steps 20000 --seeds 0 1 2 --frames
+    python -m dreamenvs.cli.model_free --env ALE/Pong-v5 --steps 100000 --ppo.num-envs 4
 
 In MinAtar it sees the game's own cells or, with --frames, what it sees elsewhere: the frames that dreams are fitted on.
 Prints a table, with what each action earns that is taken always, and writes results.json.
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 import dreamenvs
 from dreamenvs.cli.progress import ppo_progress
+from dreamenvs.cli.threads import use_threads
 from dreamenvs.evaluation.episodes import PolicyLike, play
 from dreamenvs.evaluation.results import text_table, to_json
 from dreamenvs.evaluation.statistics import LEVEL, Estimate, estimate_mean
@@ -62,12 +63,12 @@ class Args:
     """Let the trained policy take its most likely action."""
     out: Path | None = None
     """Where results.json goes; by default runs/model-free/<environment>-<own or frames>."""
-    threads: int = 1
-    """CPU threads."""
+    threads: int | None = None
+    """CPU threads, by default those of OMP_NUM_THREADS, or 1."""
 
 
 def main(args: Args) -> None:
-    torch.set_num_threads(args.threads)
+    use_threads(args.threads)
     source = choose_source(args.env) if args.frames else own_view(args.env)
     runs: dict[str, dict[str, Estimate]] = {}
     for seed in args.seeds:
@@ -85,7 +86,7 @@ def main(args: Args) -> None:
     out = args.out or Path("runs") / "model-free" / f"{args.env.replace('/', '-')}-{view}"
     out.mkdir(parents=True, exist_ok=True)
     results = {
-        "command": f"python training/model_free.py {shlex.join(sys.argv[1:])}",
+        "command": f"python -m dreamenvs.cli.model_free {shlex.join(sys.argv[1:])}",
         "versions": {"dreamenvs": dreamenvs.__version__, "torch": torch.__version__.split("+")[0]},
         "source": vars(source),
         "steps": args.steps,

@@ -1,7 +1,7 @@
 """Train an agent and its world model together, from real steps that the agent collects itself.
 
-    python training/train_online.py                                          # MinAtar Breakout, on one core
-    python training/train_online.py stepvq --env ALE/Pong-v5 --preset paper  # says first what it costs
+    dreamenvs online                                          # MinAtar Breakout, on one core
+    dreamenvs online stepvq --env ALE/Pong-v5 --preset paper  # says first what it costs
 
 Collect, tokenizer, world model, agent, and again. A run that was stopped, by Ctrl-C or by a power cut, goes on when the
 same command is given again, and ends with the same weights and the same results.json.
@@ -30,9 +30,11 @@ from dreamenvs.agents.protocol import agent_spec
 from dreamenvs.agents.saving import build_agent, save_agent
 from dreamenvs.checkpoints.library import new_name, user_directory
 from dreamenvs.checkpoints.world_model import stored_weights
+from dreamenvs.cli.command_line import command_line
 from dreamenvs.cli.online_costs import estimate_costs
 from dreamenvs.cli.online_monitor import OnlineMonitor
 from dreamenvs.cli.run_directory import RunDirectory
+from dreamenvs.cli.threads import use_threads
 from dreamenvs.config import to_json
 from dreamenvs.data.collector import Gatherer, RepetitionError
 from dreamenvs.data.growing_replay import open_experience
@@ -83,15 +85,15 @@ class Args:
     """The dream's directory; by default in the user's data directory, where gym.make finds it."""
     seed: int = 0
     """Of everything."""
-    threads: int = 2
-    """CPU threads; the same number gives the same weights."""
+    threads: int | None = None
+    """CPU threads, by default those of OMP_NUM_THREADS, or 1; the same number gives the same weights."""
     device: str = "cpu"
 
 
 def main(args: Args) -> None:
     if args.family not in BY_SPELLING:
         raise SystemExit(f"unknown family {args.family!r}: choose from {', '.join(BY_SPELLING)}")
-    torch.set_num_threads(args.threads)
+    use_threads(args.threads)
     family, world = BY_SPELLING[args.family], world_name(args.env)
     preset = adapt(find_preset(family, args.preset, args.env), args)
     source, test = sources(args.env, preset)
@@ -173,7 +175,9 @@ def work(run: RunDirectory, online: Online, save_minutes: float) -> None:
                     online.save(run.state)
                     saved = time.monotonic()
                 if stop.is_set() and not online.finished:
-                    command = shlex.join(["python", *(word for word in sys.argv if word != "--restart")])
+                    command = shlex.join(
+                        ["dreamenvs", "online", *(word for word in sys.argv[1:] if word != "--restart")]
+                    )
                     raise SystemExit(f"stopped at {online.counters.describe()}\nthe same command goes on: {command}")
             if monitor.seconds:
                 online.save(run.state)
@@ -215,7 +219,7 @@ def finish(run: RunDirectory, online: Online, trial: Trial, family: str, preset:
     fidelity = measure(model, held_out, np.random.default_rng(args.seed))
     length = min(preset.agent.learning.context, int(online.experience.lengths.max()))
     contexts = start_contexts(online.experience, 64, length, np.random.default_rng(args.seed), beginnings=0.5)
-    command = shlex.join(["python", "training/train_online.py", *sys.argv[1:]])
+    command = command_line("online")
     card = {
         "title": f"{family} dream of {model.spec.world}",
         "summary": "Trained online, with an agent that collected its data; held-out episodes are that agent's.",

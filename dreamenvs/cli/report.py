@@ -1,7 +1,7 @@
 """Make a report of a study: tables, intervals, performance profiles and learning curves, as Markdown with pictures.
 
-    python training/report.py runs/studies/<name>
-    python training/report.py runs/studies/<name> --out training/studies/<name> --keep
+    python -m dreamenvs.cli.report runs/studies/<name>
+    python -m dreamenvs.cli.report runs/studies/<name> --out training/studies/<name> --keep
 
 It is made from the results files of the study's runs alone, and lists the commands that made these. Made again from the
 same files, it is the same. Runs that are not finished are named, and left out.
@@ -38,7 +38,7 @@ class Args:
     resamples: int = RESAMPLES
     """Of the bootstrap."""
     keep: bool = False
-    """Put the results of all runs beside the report, in runs/: training/suite.py --adopt goes on from there."""
+    """Put the results of all runs beside the report, in runs/: dreamenvs study --adopt goes on from there."""
 
 
 def main(args: Args) -> None:
@@ -48,13 +48,13 @@ def main(args: Args) -> None:
     out.mkdir(parents=True, exist_ok=True)
     found = {run: results for run in study.runs() if (results := directory.results(run)) is not None}
     if not found:
-        raise SystemExit(f"no run of {args.study} is finished yet: python training/suite.py goes on with it")
+        raise SystemExit(f"no run of {args.study} is finished yet: dreamenvs study goes on with it")
     settings = study.report
     returns = collect_numbers(found, settings.score)
     measures = {name: collect_numbers(found, path) for name, path in settings.measures.items()}
     figures = compute(returns, study.worlds, study.families, args.resamples, measures, settings.claims)
     curves = collect_curves(found, settings)
-    command = shlex.join(["python", "training/report.py", str(args.study)])
+    command = shlex.join(["python", "-m", "dreamenvs.cli.report", str(args.study)])
     pictures = draw(out, figures, curves)
     write_file(out / "results.json", dump_json({"study": study.name, "command": command, **to_plain(figures)}))
     for run in found if args.keep else ():

@@ -1,42 +1,48 @@
 """Collect, fit, learn in the dream, collect again: each round's policy finds what the next round's dream must know.
 
-    python training/rounds.py stepvq --env MinAtar/Breakout-v1 --rounds 5 --steps 20000
+    dreamenvs rounds stepvq --env MinAtar/Breakout-v1 --rounds 5 --steps 20000
 
-The first round plays at random (Pong's with a scripted tracker; see --policy), the others with PPO that learned in the
-last dream, mixed with random moves. The tokenizer is fitted in the first round and then stays; the dynamics go on from
-round to round. What is done is not done again: a command that was stopped goes on where it was, and one with more
+    dreamenvs rounds grid --env MinAtar/Asterix-v1 --rounds 3 --steps 40000 --policy explorer
+
+The first round plays at random (Pong's with a scripted tracker; see --policy), the others with what learned in the
+last dream, mixed with random moves: PQN, which keeps its weights, where actions are discrete and the family is GRID,
+and Stable-Baselines3's PPO elsewhere. The tokenizer is fitted in the first round and then stays; the dynamics continue
+from round to round. What is done is not done again: a command that was stopped resumes where it was, and one with more
 rounds or other numbers adds to what is there.
 """
 
 from __future__ import annotations
 
-import shlex
-import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 import tyro
 
 import dreamenvs
+from dreamenvs.agents.pqn import PQNConfig
 from dreamenvs.checkpoints.library import new_name, user_directory
 from dreamenvs.checkpoints.world_model import LIMITS, Checkpoint
-from dreamenvs.cli.collect import PolicyName, collect_into, default_policy
-from dreamenvs.cli.fit import Bookkeeping, FitRecipe, fit_dream
+from dreamenvs.cli.collect import collect_into
+from dreamenvs.cli.command_line import command_line
+from dreamenvs.cli.fit import Bookkeeping, fit_dream
 from dreamenvs.cli.progress import ppo_progress
-from dreamenvs.data.collect import EpsilonPolicy
+from dreamenvs.cli.threads import use_threads
+from dreamenvs.data.collect import Policy
 from dreamenvs.data.replay import Replay
 from dreamenvs.evaluation.transfer import Transfer, transfer
 from dreamenvs.families import BY_SPELLING
 from dreamenvs.files.atomic_directory import read_artifact, write_artifact
 from dreamenvs.ids import world_name
-from dreamenvs.models.actions import action_space
+from dreamenvs.models.frame_level import JointOptimization
 from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.models.two_stage import TwoStageOptimization
 from dreamenvs.presets.world_models import model_config
-from dreamenvs.studies.baselines import EXPLORATION, PPOConfig, explorer, learn
-from dreamenvs.types import SourceEnv
+from dreamenvs.studies.baselines import EXPLORATION, PPOConfig
+from dreamenvs.types import DiscreteActions, SourceEnv
+from dreamenvs.workflows.collecting import PolicyName, default_policy
+from dreamenvs.workflows.dream_learners import DreamLearner, PPOLearner, PQNLearner
+from dreamenvs.workflows.fitting import Contexts, FitRecipe
 from dreamenvs.worlds.source import choose_source
 
 
@@ -45,12 +51,12 @@ class Args:
     """Collect, fit, learn in the dream, and collect again."""
 
     family: Annotated[str, tyro.conf.Positional] = "stepvq"
-    """Which family: stepvq, stepvqt, cb, cbt, iris, rem or deltairis."""
+    """Which family: grid, stepvq, stepvqt, cb, cbt, iris, rem or deltairis."""
     env: str = "MinAtar/Breakout-v1"
     """The real environment."""
-    preset: Literal["small", "cells", "local"] = "small"
+    preset: Literal["small", "cells", "local", "patches"] = "small"
     """Model sizes; `cells` has a token for each cell of MinAtar that depends on nothing else, `local` is for little
-    things that move across a large screen."""
+    things that move across a large screen; `patches` is GRID's for screens with hundreds of different patches."""
     init: str | None = None
     """A dream or the directory of a run, whose weights the first round starts from."""
     stale: float = 0.0
@@ -68,9 +74,9 @@ class Args:
     """Of every round."""
     last_updates: int | None = None
     """Of the dynamics in the last round; by default as in the others."""
-    rows: int = 32
-    """Segments in a batch that the dynamics learn from."""
-    length: int = 32
+    rows: int | None = None
+    """Segments in a batch that the dynamics learn from; by default the preset's."""
+    length: int | None = None
     """Steps of these segments."""
     sampled: int = 32
     """Tokens per frame whose likelihood an update computes; 0 for all of them."""
@@ -81,8 +87,14 @@ class Args:
     """Let what may appear in many places appear in turn rather than everywhere at once: for worlds with entrances."""
     ppo_steps: int = 300_000
     """Imagined steps of a round's policy."""
+    learner: Literal["auto", "pqn", "ppo"] = "auto"
+    """What learns in the dreams: by default PQN in those of GRID with discrete actions, and PPO in others."""
     ppo: PPOConfig = field(default_factory=PPOConfig)
-    """How it learns."""
+    """How PPO learns."""
+    pqn: PQNConfig = field(default_factory=PQNConfig)
+    """How PQN learns."""
+    pqn_horizon: int = 100
+    """Imagined steps after which PQN's episodes are truncated."""
     epsilons: tuple[float, ...] = EXPLORATION
     """Shares of random moves in its real episodes, one of which is drawn for each."""
     num_envs: int = 16
@@ -102,16 +114,16 @@ class Args:
     out: Path | None = None
     """The last dream's directory; by default in the user's data directory, where gym.make finds it."""
     seed: int = 0
-    threads: int = 1
+    threads: int | None = None
 
 
 def main(args: Args) -> None:
-    torch.set_num_threads(args.threads)
+    use_threads(args.threads)
     family, world = BY_SPELLING[args.family], world_name(args.env)
-    if not isinstance(model_config(family, args.preset).optimization, TwoStageOptimization):
+    if isinstance(model_config(family, args.preset).optimization, JointOptimization):
         raise SystemExit(
             f"rounds fit the tokenizer once and the dynamics every time, while {args.family} is fitted all at once; "
-            "use training/fit_world_model.py"
+            "use dreamenvs fit"
         )
     run = Path("runs") / (args.name or f"{family}-{world}-rounds")
     out = args.out or user_directory() / new_name(family, world)
@@ -122,7 +134,7 @@ def main(args: Args) -> None:
         replay = collect_round(args, run, source, number)
         fit_round(args, family, replay, run, number, commands)
     write_artifact(out, read_artifact(dream_of(run, args.rounds - 1), LIMITS))
-    report(args, out)
+    report(args, dream_of(run, args.rounds - 1))
     print(f"saved {out}\ngymnasium.make({dreamenvs.register(out)!r}) dreams it")
 
 
@@ -130,7 +142,7 @@ def remember_command(run: Path) -> tuple[str, ...]:
     """All commands that the run was made with, this one included, for the cards."""
     run.mkdir(parents=True, exist_ok=True)
     file = run / "commands.txt"
-    command = shlex.join(["python", "training/rounds.py", *sys.argv[1:]])
+    command = command_line("rounds")
     before = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     commands = before if command in before else [*before, command]
     file.write_text("".join(line + "\n" for line in commands), encoding="utf-8")
@@ -161,31 +173,45 @@ def holds(replay: Replay, number: int) -> bool:
     return len(replay) > 0 if number == 0 else any(note.get("round") == number for note in replay.notes)
 
 
-def learned(args: Args, dream: Path, seed: int) -> EpsilonPolicy:
-    """PPO that learned in a dream, measured if asked for, on real frames and with random moves."""
+def learned(args: Args, dream: Path, seed: int) -> Policy:
+    """What learned in a dream, measured if asked for, on real frames and with random moves."""
     checkpoint = dreamenvs.load(dream)
-    policy = train_policy(args, checkpoint, seed)
+    policy = train_policy(args, checkpoint, dream, seed)
     if args.episodes:
         print(measure_transfer(args, policy, checkpoint, seed).table())
-    return explorer(policy, checkpoint, action_space(checkpoint.model.spec.actions), args.epsilons, seed)
+    return build_learner(args, checkpoint).explorer(policy, checkpoint, args.epsilons, seed)
 
 
-def train_policy(args: Args, checkpoint: Checkpoint, seed: int) -> Any:
-    """PPO in a dream."""
-    with ppo_progress("PPO in the dream", args.ppo_steps) as progress:
-        return learn(checkpoint, args.ppo_steps, seed, args.ppo, progress=progress)
+def build_learner(args: Args, checkpoint: Checkpoint, report: Any = None) -> DreamLearner:
+    """What learns in the dreams of these rounds."""
+    discrete = isinstance(checkpoint.model.spec.actions, DiscreteActions)
+    fitting = discrete and checkpoint.family == "GRID"
+    if args.learner == "pqn" or (args.learner == "auto" and fitting):
+        obs_type: Any = "tokens" if checkpoint.family == "GRID" else "latent"
+        return PQNLearner(args.pqn, horizon=args.pqn_horizon, obs_type=obs_type, report=report)
+    return PPOLearner(args.ppo, report)
+
+
+def train_policy(args: Args, checkpoint: Checkpoint, dream: Path, seed: int) -> Any:
+    """A policy that learned in the dream of a round, kept beside it; it may continue from that of the round before."""
+    number = int(dream.parent.name.removeprefix("round"))
+    before = dream_of(dream.parent.parent, number - 1).parent / "agent" if number else None
+    with ppo_progress("learning in the dream", args.ppo_steps) as progress:
+        learner = build_learner(args, checkpoint, progress)
+        return learner.train(checkpoint, args.ppo_steps, seed, dream.parent / "agent", before)
 
 
 def measure_transfer(args: Args, policy: Any, checkpoint: Checkpoint, seed: int) -> Transfer:
     """What a policy earns in the dream, as it learned there, and for real."""
+    learner = build_learner(args, checkpoint)
     return transfer(
         policy,
         checkpoint,
-        obs_type="latent",
+        obs_type=learner.obs_type,
         episodes=args.episodes,
         seed=seed,
-        horizon=args.ppo.horizon,
-        temperature=args.ppo.temperature,
+        horizon=learner.horizon,
+        temperature=learner.temperature,
     )
 
 
@@ -199,12 +225,11 @@ def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, c
         config = replace(config, prior=replace(prior, objective=objective, **chosen))
     turns = config.optimization
     updates = args.last_updates if number == args.rounds - 1 and args.last_updates else args.dynamics_updates
-    turns = replace(
-        turns,
-        tokenizer=replace(turns.tokenizer, updates=args.tokenizer_updates if number == 0 else 0),
-        dynamics=replace(turns.dynamics, updates=updates, rows=args.rows, length=args.length),
-        stale=args.stale,
-    )
+    rows, length = args.rows or turns.dynamics.rows, args.length or turns.dynamics.length
+    turns = replace(turns, dynamics=replace(turns.dynamics, updates=updates, rows=rows, length=length))
+    if isinstance(turns, TwoStageOptimization):
+        tokenizer = replace(turns.tokenizer, updates=args.tokenizer_updates if number == 0 else 0)
+        turns = replace(turns, tokenizer=tokenizer, stale=args.stale)
     directory = run / f"round{number}"
     if (directory / "done").exists():
         return
@@ -218,9 +243,7 @@ def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, c
     book = Bookkeeping(
         arguments=arguments,
         commands=commands,
-        contexts=args.contexts,
-        context_length=args.context_length,
-        beginnings=args.beginnings,
+        contexts=Contexts(count=args.contexts, length=args.context_length, beginnings=args.beginnings),
     )
     fit_dream(recipe, replay, directory, dream_of(run, number), book)
     (directory / "done").touch()
@@ -230,7 +253,7 @@ def report(args: Args, dream: Path) -> None:
     """What a policy that learned in the last dream earns for real."""
     if args.episodes:
         checkpoint = dreamenvs.load(dream)
-        policy = train_policy(args, checkpoint, args.seed)
+        policy = train_policy(args, checkpoint, dream, args.seed)
         print(measure_transfer(args, policy, checkpoint, args.seed).table())
 
 

@@ -1,13 +1,13 @@
 """Run a study: families × worlds × variants × seeds, on this machine or on a Ray cluster.
 
-    python training/suite.py study.json                # one run per core
-    python training/suite.py study.json --ray auto     # on the cluster that this machine belongs to
-    python training/suite.py study.json --plan         # only say what would be run
-    python training/suite.py study.json --adopt training/studies/minatar/runs    # go on with what a report kept
+    dreamenvs study study.json                # one run per core
+    dreamenvs study study.json --ray auto     # on the cluster that this machine belongs to
+    dreamenvs study study.json --plan         # only say what would be run
+    dreamenvs study study.json --adopt training/studies/minatar/runs    # go on with what a report kept
 
 What is finished is never run again: after Ctrl-C, a power cut or with more seeds in the file, the same command goes on.
 A run that fails is tried again, from where it came to, and in the end left aside while the others go on. The exit code
-is 0 if all are finished, 1 if some failed, and 130 after Ctrl-C. training/report.py makes tables and plots of it all.
+is 0 if all are finished, 1 if some failed, and 130 after Ctrl-C. dreamenvs.cli.report makes tables and plots of it all.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Args:
     again: bool = False
     """Try once more what has failed."""
     adopt: Path | None = None
-    """Results of runs that are finished, as `training/report.py --keep` leaves them; they are not run again. A run is
-    the same if all its commands are."""
+    """Results of runs that are finished, as `python -m dreamenvs.cli.report --keep` leaves them; they are not run
+    again. A run is the same if all its commands are."""
     plan: bool = False
     """Print the commands that are left to run, and run none."""
 
@@ -106,7 +106,7 @@ def conclude(table: ProgressTable, directory: StudyDirectory) -> int:
         print("the same command goes on from here")
         return STOPPED
     if "finished" in states:
-        print(f"python training/report.py {directory.path}    # tables and plots")
+        print(f"python -m dreamenvs.cli.report {directory.path}    # tables and plots")
     return 1 if failed else 0
 
 

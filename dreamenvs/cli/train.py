@@ -1,8 +1,8 @@
 """Train the built-in agent inside one dream, with no real step while it learns, then let it play the real game.
 
-    python training/train_agent.py dreamenvs/STEPVQ-Pong-v0
-    python training/train_agent.py dreamenvs/STEPVQ-MinAtarBreakout-v0 --steps 500000 --limit 100
-    python training/train_agent.py runs/my-dream --size paper
+    dreamenvs train dreamenvs/STEPVQ-Pong-v0
+    dreamenvs train dreamenvs/STEPVQ-MinAtarBreakout-v0 --steps 500000 --limit 100
+    dreamenvs train runs/my-dream --size paper
 
 The dream's family says which agent learns there, and how: dreamenvs/agents/defaults.py. A run that was stopped, by
 Ctrl-C or by a power cut, goes on when the same command is given again, and ends with the same weights. At the end the
@@ -13,13 +13,11 @@ into results.json, and a real episode into episode.gif.
 from __future__ import annotations
 
 import json
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,15 +30,14 @@ from tqdm import tqdm
 import dreamenvs
 from dreamenvs.agents.defaults import AgentRecipe, Size, default_recipe
 from dreamenvs.agents.dream_trainer import DreamTrainer
-from dreamenvs.agents.latent_actor_critic import LatentConfig
-from dreamenvs.agents.learner import Learner
 from dreamenvs.agents.player import Player
-from dreamenvs.agents.protocol import agent_spec
-from dreamenvs.agents.saving import build_agent, save_agent
+from dreamenvs.agents.saving import save_agent
 from dreamenvs.checkpoints.world_model import Checkpoint
+from dreamenvs.cli.command_line import command_line
 from dreamenvs.cli.fit_monitor import open_board
 from dreamenvs.cli.progress import bar
 from dreamenvs.cli.run_directory import RunDirectory
+from dreamenvs.cli.threads import use_threads
 from dreamenvs.config import to_json
 from dreamenvs.data.collect import collect
 from dreamenvs.envs.rendering import to_rgb
@@ -50,6 +47,7 @@ from dreamenvs.evaluation.transfer import MAX_EPISODE_STEPS, Transfer, transfer
 from dreamenvs.files.atomic_directory import dump_json, read_artifact, write_artifact
 from dreamenvs.interruption import interruption
 from dreamenvs.nn.optimization import NonFiniteLossError
+from dreamenvs.workflows.training import adapt_recipe, new_trainer, updates_for
 from dreamenvs.worlds.watching import WatchingPolicy
 
 EVERY = 10
@@ -107,12 +105,12 @@ class Args:
     """Steps of the real episode in the GIF, at most."""
     seed: int = 0
     """Of weights, dreams and the games that are played."""
-    threads: int = 2
-    """CPU threads; the same number gives the same weights."""
+    threads: int | None = None
+    """CPU threads, by default those of OMP_NUM_THREADS, or 1; the same number gives the same weights."""
 
 
 def main(args: Args) -> None:
-    torch.set_num_threads(args.threads)
+    use_threads(args.threads)
     dream = dreamenvs.load(args.dream)
     recipe = choose_recipe(args, dream.family)
     run = RunDirectory(Path("runs") / (args.name or f"agent-{dream.path.name}"))
@@ -121,16 +119,14 @@ def main(args: Args) -> None:
     identity = {"dream": dream.path.name, "spec": to_json(dream.model.spec), "agent": to_json(recipe.agent)}
     identity |= {"learning": to_json(recipe.learning), "limit": args.limit, "seed": args.seed}
     run.open(identity, asdict(args), restart=args.restart)
-    torch.manual_seed(args.seed)
-    agent = build_agent(recipe.agent, agent_spec(dream.model, recipe.obs_type))
+    trainer = new_trainer(dream, recipe, seed=args.seed, limit=args.limit)
+    agent: Any = trainer.learner.agent
     size = sum(parameter.numel() for parameter in agent.parameters())
     print(f"{type(recipe.agent).__name__} on {recipe.obs_type}: {size:,} parameters; run {run.path}")
-    learner = Learner(agent, recipe.learning, args.seed)
-    trainer = DreamTrainer(learner, dream.model, dream.contexts, limit=args.limit)
     if run.begun:
         load_state(run.state, trainer)
         print(f"going on with {run.path}: update {trainer.update}")
-    with closing(AgentMonitor(run, trainer, updates_of(args, recipe))) as monitor:
+    with closing(AgentMonitor(run, trainer, updates_for(args.steps, recipe))) as monitor:
         work(trainer, run, monitor, args.save_minutes)
     where = save_agent(run.path / "agent", agent, dream=dream.path.name)
     print(f"saved {where}; dreamenvs.load_agent({str(where)!r}) loads it")
@@ -146,17 +142,7 @@ def choose_recipe(args: Args, family: str) -> AgentRecipe:
         raise SystemExit(str(error)) from error
     asked = {name: getattr(args, name) for name in ("rows", "horizon", "rate", "entropy", "discount")}
     changes = {name: value for name, value in asked.items() if value is not None} | {"temperature": args.temperature}
-    recipe = replace(recipe, learning=replace(recipe.learning, **changes))
-    if args.units is not None:
-        names = ("actor_units", "critic_units") if isinstance(recipe.agent, LatentConfig) else ("units",)
-        recipe = replace(recipe, agent=replace(recipe.agent, **dict.fromkeys(names, args.units)))
-    decay = updates_of(args, recipe) if args.decay else 0
-    return replace(recipe, learning=replace(recipe.learning, decay_updates=decay))
-
-
-def updates_of(args: Args, recipe: AgentRecipe) -> int:
-    """As many as the imagined steps are good for, at least one."""
-    return max(1, args.steps // (recipe.learning.rows * recipe.learning.horizon))
+    return adapt_recipe(recipe, args.steps, decay=args.decay, units=args.units, changes=changes)
 
 
 def work(trainer: DreamTrainer, run: RunDirectory, monitor: AgentMonitor, save_minutes: float) -> None:
@@ -324,7 +310,7 @@ def report(args: Args, dream: Checkpoint, recipe: AgentRecipe, results: Mapping[
         "learning": {"imagined_steps": args.steps, "real_steps": 0, "limit": args.limit, "seed": args.seed}
         | {"agent": to_json(recipe.agent), "learner": to_json(recipe.learning)},
         "transfer": {name: result.to_json() for name, result in results.items()},
-        "command": shlex.join(["python", "training/train_agent.py", *sys.argv[1:]]),
+        "command": command_line("train"),
     }
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from dreamenvs.data.replay import Replay
 from dreamenvs.types import DiscreteActions, SourceEnv, WorldSpec
+from dreamenvs.workflows import collecting
 
 TRAINING = Path(__file__).parents[2] / "training"
 BREAKOUT = ("--env", "MinAtar/Breakout-v1")
@@ -163,8 +164,8 @@ def test_the_players_of_minatar_earn_much_more_than_chance(script: ModuleType, g
     """In 500 steps of eight rows; random moves earn 0.4 in an episode of Breakout, and 0.1 in as many of Freeway."""
     pytest.importorskip("minatar")
     source = script.choose_source(f"MinAtar/{game}-v1")
-    rows = script.make_rows(source, 8)
-    policy = script.build_policy("tracker", source.id, rows.single_action_space, 0, (0.0,))
+    rows = collecting.make_rows(source, 8)
+    policy = collecting.build_policy("tracker", source.id, rows.single_action_space, 0, (0.0,))
     episodes = list(script.collect(rows, policy, 4_000, 0))
     assert sum(episode.total_reward for episode in episodes) / len(episodes) > least
     rows.close()
@@ -193,7 +194,7 @@ def test_a_player_of_breakout_meets_the_ball(script: ModuleType) -> None:
 def test_the_tracker_collects_with_bursts_of_random_moves(script: ModuleType) -> None:
     import gymnasium
 
-    policy = script.build_policy("tracker", "ALE/Pong-v5", gymnasium.spaces.Discrete(6), 0)
+    policy = collecting.build_policy("tracker", "ALE/Pong-v5", gymnasium.spaces.Discrete(6), 0)
     blank = np.zeros((400, 64, 64, 3), np.uint8)  # nothing to see: every move that is not random is idle
     state, moves = None, []
     for _ in range(20):
@@ -207,7 +208,7 @@ def test_the_persistent_policy_holds_its_moves(script: ModuleType) -> None:
     """In MinAtar Freeway a player must go up for some thirty steps to score, which single random moves never do."""
     import gymnasium
 
-    policy = script.build_policy("persistent", "MinAtar/Freeway-v1", gymnasium.spaces.Discrete(3), 0)
+    policy = collecting.build_policy("persistent", "MinAtar/Freeway-v1", gymnasium.spaces.Discrete(3), 0)
     state, moves = None, []
     for _ in range(200):
         actions, state = policy.predict(np.zeros((50, 8, 8, 3), np.uint8), state)
@@ -215,14 +216,16 @@ def test_the_persistent_policy_holds_its_moves(script: ModuleType) -> None:
     shares = np.bincount(np.concatenate(moves)) / (200 * 50)
     assert shares == pytest.approx(np.full(3, 1 / 3), abs=0.06)
     changes = (np.diff(np.stack(moves), axis=0) != 0).mean()
-    assert changes == pytest.approx(2 / 3 / script.HOLD, rel=0.15)  # a new move is the old one in a third of the cases
+    assert changes == pytest.approx(
+        2 / 3 / collecting.HOLD, rel=0.15
+    )  # a new move is the old one in a third of the cases
 
 
 def test_the_persistent_policy_holds_continuous_actions_of_all_dimensions(script: ModuleType) -> None:
     import gymnasium
 
     space = gymnasium.spaces.Box(np.float32([-1, 0]), np.float32([1, 3]))
-    policy = script.build_policy("persistent", "dm_control/reacher-easy-v0", space, 0)
+    policy = collecting.build_policy("persistent", "dm_control/reacher-easy-v0", space, 0)
     state, moves = None, []
     for _ in range(200):
         actions, state = policy.predict(np.zeros((50, 8, 8, 3), np.uint8), state)
@@ -231,14 +234,14 @@ def test_the_persistent_policy_holds_continuous_actions_of_all_dimensions(script
     kept = np.stack(moves)
     assert kept.mean((0, 1)) == pytest.approx([0, 1.5], abs=0.15)
     changes = (np.diff(kept, axis=0) != 0).all(2).mean()
-    assert changes == pytest.approx(1 / script.HOLD, rel=0.15)
+    assert changes == pytest.approx(1 / collecting.HOLD, rel=0.15)
 
 
 def test_who_plays_when_nobody_is_asked_for(script: ModuleType) -> None:
     ids = ("ALE/Pong-v5", "dm_control/walker-walk-v0", "MinAtar/Asterix-v1")
-    assert [script.default_policy(env_id) for env_id in ids] == ["tracker", "persistent", "random"]
+    assert [collecting.default_policy(env_id) for env_id in ids] == ["tracker", "persistent", "random"]
     with pytest.raises(SystemExit, match="swingup plays dm_control/cartpole only"):
-        script.build_policy("swingup", "dm_control/walker-walk-v0", None, 0)
+        script.named_policy("swingup", "dm_control/walker-walk-v0", None, 0)
 
 
 def test_the_scripted_swingup_stands_the_pole_up(script: ModuleType, drawing: None) -> None:
@@ -251,7 +254,7 @@ def test_the_scripted_swingup_stands_the_pole_up(script: ModuleType, drawing: No
     for name in ("swingup", "persistent"):
         env = script.make_source(source)
         env.unwrapped._picture = lambda: blank  # neither looks
-        policy = script.build_policy(name, source.id, env.action_space, 0, (0.0,), env)
+        policy = collecting.build_policy(name, source.id, env.action_space, 0, (0.0,), env)
         observation, _ = env.reset(seed=0)
         state, begins, total, truncated = None, np.ones(1, bool), 0.0, False
         while not truncated:

@@ -16,6 +16,7 @@ from dreamenvs import tree
 from dreamenvs.models import FAMILIES
 from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
 from dreamenvs.types import DiscreteActions, WorldSpec
+from dreamenvs.workflows import fitting
 from tests.commands.test_fit import save_dots
 from tests.small import CONFIGS, build_small, random_segment
 
@@ -47,7 +48,7 @@ def test_a_dream_is_fitted_and_measured(monkeypatch: pytest.MonkeyPatch) -> None
     from dreamenvs.cli import fit as script
 
     monkeypatch.setattr(script, "model_config", lambda family, preset, frame=None: LITTLE)
-    monkeypatch.setattr(script, "measure", partial(script.measure, starts=8, horizon=3))
+    monkeypatch.setattr(fitting, "measure", partial(fitting.measure, starts=8, horizon=3))
     monkeypatch.setattr("dreamenvs.cli.fit_monitor.gemm_seconds", lambda: [1.0])
     save_dots(Path("data"))
     script.main(

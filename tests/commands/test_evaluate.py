@@ -20,6 +20,7 @@ from dreamenvs.worlds.source import default_source, describe, make_source
 from tests.small import CONFIGS, DISCRETE, build_small, random_segment
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+COUNTED = ("--conservation-steps", "128")
 
 
 def run(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -49,7 +50,19 @@ def breakout(tmp_path: Path) -> Path:
 
 def test_a_dream_is_measured_and_its_card_says_so(breakout: Path, tmp_path: Path) -> None:
     before = (breakout / "weights.safetensors").read_bytes()
-    little = ["--steps", "120", "--starts", "8", "--horizon", "3", "--episodes", "3", "--transfer-horizon", "20"]
+    little = [
+        "--steps",
+        "120",
+        "--starts",
+        "8",
+        "--horizon",
+        "3",
+        "--episodes",
+        "3",
+        "--transfer-horizon",
+        "20",
+        *COUNTED,
+    ]
     video = ["--video.count", "9", "--video.context", "2", "--video.horizon", "3"]
     result = run(tmp_path, str(breakout), *little, *video, "--train-steps", "0", "--update-card")
     assert result.returncode == 0, result.stderr
@@ -98,7 +111,19 @@ def test_a_dream_with_continuous_actions_is_measured_and_learned_in(tmp_path: Pa
     source = default_source("dm_control/cartpole-swingup-v0")
     small = replace(source, options={**source.options, "size": 16, "repeat": 50})
     dream = untrained(tmp_path, small, "CartpoleSwingup")
-    little = ["--steps", "60", "--starts", "8", "--horizon", "3", "--episodes", "3", "--transfer-horizon", "20"]
+    little = [
+        "--steps",
+        "60",
+        "--starts",
+        "8",
+        "--horizon",
+        "3",
+        "--episodes",
+        "3",
+        "--transfer-horizon",
+        "20",
+        *COUNTED,
+    ]
     learning = ["--train-steps", "64", "--ppo.num-envs", "8", "--ppo.n-steps", "8", "--ppo.batch-size", "32"]
     result = run(tmp_path, str(dream), *little, *learning, "--policy", "swingup")
     assert result.returncode == 0, result.stderr
@@ -113,7 +138,19 @@ def test_a_dream_of_crafter_has_scores(tmp_path: Path) -> None:
     source = default_source("Crafter")
     short = replace(source, options={**source.options, "length": 30})
     dream = untrained(tmp_path, short, "Crafter")
-    little = ["--steps", "30", "--starts", "4", "--horizon", "2", "--episodes", "1", "--transfer-horizon", "5"]
+    little = [
+        "--steps",
+        "30",
+        "--starts",
+        "4",
+        "--horizon",
+        "2",
+        "--episodes",
+        "1",
+        "--transfer-horizon",
+        "5",
+        *COUNTED,
+    ]
     result = run(tmp_path, str(dream), *little, "--train-steps", "0", "--update-card")
     assert result.returncode == 0, result.stderr
     assert "Crafter score %" in result.stdout

@@ -31,6 +31,7 @@ from dreamenvs.models.storm import StormConfig
 from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.types import ContinuousActions, DiscreteActions, LossTerms, WorldSpec
+from dreamenvs.workflows import fitting
 from tests.small import CONFIGS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -80,7 +81,7 @@ def small_config(family: str, preset: str, frame: tuple[int, ...] = (3, 16, 16))
 
 def make_small(script: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(script, "model_config", small_config)
-    patch.setattr(script, "measure", partial(script.measure, starts=8, horizon=3))
+    patch.setattr(fitting, "measure", partial(fitting.measure, starts=8, horizon=3))
     patch.setattr(
         "dreamenvs.cli.fit_monitor.gemm_seconds", lambda: [1.0]
     )  # how fast the machine is, is no business of a test
@@ -161,7 +162,7 @@ def test_a_fitted_dream_can_be_made_at_once(script: Any, capsys: pytest.CaptureF
     assert card["fitting"] == {"seed": 0, "sampler": "uniform", "tokenizer_updates": 4, "dynamics_updates": 3}
     assert card["fidelity"]["psnr"] > 0
     assert card["collected"] == [{"policy": "random", "seed": 0, "episodes": 12, "steps": 360}]
-    assert "fit_world_model.py" in (out / "card.md").read_text()
+    assert "dreamenvs fit" in (out / "card.md").read_text()
 
 
 def test_the_run_directory_tells_all(script: Any) -> None:
@@ -326,9 +327,21 @@ def test_the_command_of_a_missing_dream_collects_and_fits(tmp_path: Path) -> Non
 
     command = fitting_command("CB-MinAtarBreakout-v0")
     assert command is not None
-    _, script, family, flag, env_id = command.split()
+    program, subcommand, family, flag, env_id = command.split()
+    assert (program, subcommand) == ("dreamenvs", "fit")
     little = ["--collect-steps", "600", "--tokenizer-updates", "2", "--dynamics-updates", "1", "--contexts", "2"]
-    arguments = [str(ROOT / script), family, flag, env_id, *little, "--out", "dream", "--threads", "1"]
+    arguments = [
+        str(ROOT / "dreamenvs" / "cli" / "main.py"),
+        subcommand,
+        family,
+        flag,
+        env_id,
+        *little,
+        "--out",
+        "dream",
+        "--threads",
+        "1",
+    ]
     result = run_python(arguments, cwd=tmp_path, timeout=240)
     assert result.returncode == 0, result.stderr
     assert dreamenvs.load(tmp_path / "dream").model.spec.world == "MinAtarBreakout"

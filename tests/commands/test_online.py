@@ -106,7 +106,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_end_tells_what_there_is(
         train(script, resume=True)
     with monkeypatch.context() as patch:
         stop_after(script, 15, patch)
-        with pytest.raises(SystemExit, match=r"stopped at step .*\n.* goes on: python training/train_online.py$"):
+        with pytest.raises(SystemExit, match=r"stopped at step .*\n.* goes on: dreamenvs online$"):
             train(script)
     with pytest.raises(SystemExit, match=r"holds another run: schedule\.steps was 80 and is 88"):
         train(script, steps=88)

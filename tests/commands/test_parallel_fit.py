@@ -111,7 +111,7 @@ def test_where_a_rank_is_killed_the_job_ends_and_the_same_command_makes_it_good(
     assert sorted(path.name for path in Path("runs").iterdir()) == ["whole"]
     card = dreamenvs.load("dream").card
     assert card["fitting"]["ranks"] == 2
-    assert card["commands"][0].startswith("torchrun --nproc-per-node 2 training/fit_world_model.py")
+    assert card["commands"][0].startswith("torchrun --nproc-per-node 2 -m dreamenvs.cli.fit")
     versions = json.loads(Path("runs/whole/versions.json").read_text())
     assert (versions["ranks"], versions["threads"]) == (2, 1)
 

@@ -42,7 +42,7 @@ def test_two_rounds_end_in_a_dream_and_are_not_done_again(tmp_path: Path) -> Non
     dream = dreamenvs.load(tmp_path / "dream")
     assert dream.card["data"]["real_steps"] == 600
     assert dream.card["fitting"]["tokenizer_updates"] == 0  # it was fitted in the first round, and then stayed
-    assert dream.card["commands"][0].startswith("python training/rounds.py stepvq --rounds 2")
+    assert dream.card["commands"][0].startswith("dreamenvs rounds stepvq --rounds 2")
     config = dream.config
     assert (config.tokenizer.codes, config.optimization.dynamics.rows) == (16, 4)
     assert (config.prior.objective.weight, config.prior.exclusive) == (0.1, True)
@@ -60,6 +60,6 @@ def test_two_rounds_end_in_a_dream_and_are_not_done_again(tmp_path: Path) -> Non
 def test_what_is_fitted_all_at_once_has_no_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     rounds = import_module("dreamenvs.cli.rounds")
-    with pytest.raises(SystemExit, match=r"storm is fitted all at once; use training/fit_world_model\.py"):
+    with pytest.raises(SystemExit, match=r"storm is fitted all at once; use dreamenvs fit"):
         rounds.main(rounds.Args("storm"))
     assert not list(tmp_path.iterdir())

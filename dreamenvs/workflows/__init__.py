@@ -1,0 +1,1 @@
+"""The ways from experience to a dream and from a dream to an agent, shared by the Python API and the commands."""
