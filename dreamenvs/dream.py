@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from dreamenvs.random import Noise, wrap_seed
 from dreamenvs.types import Segment
 
 StateT = TypeVar("StateT")
+ResultT = TypeVar("ResultT")
 ObservationType = Literal["rgb", "latent", "tokens"]
 
 MIN_ROWS = 8
@@ -55,10 +57,31 @@ def observe_contexts(model: WorldModel[StateT], contexts: Segment, batch: int = 
     count = contexts.observations.shape[0]
     if count == 0:
         raise ValueError("a dream needs at least one start context, and there is none")
+    return without_padding(contexts, lambda part: _observe_parts(model, part, batch))
+
+
+def _observe_parts(model: WorldModel[StateT], contexts: Segment, batch: int) -> StateT:
+    count = len(contexts.rewards)
     # Every part has the same size, so that a start does not depend on how many others there are.
     indices = torch.arange(-(-count // batch) * batch, device=contexts.observations.device) % count
     parts = [model.observe(tree.take_rows(contexts, rows)) for rows in torch.split(indices, batch)]
     return tree.map(lambda leaf: leaf[:count].clone(), tree.concatenate(parts))
+
+
+def without_padding(contexts: Segment, function: Callable[[Segment], ResultT]) -> ResultT:
+    """The rows of what a function makes of contexts that are padded on the left, seeing each without its padding.
+
+    An episode's first frames have few before them: those with as many are taken together.
+    """
+    known = contexts.valid.sum(1)
+    if bool(contexts.valid.all()):
+        return function(contexts)
+    order, parts = [], []
+    for length in torch.unique(known).tolist():
+        rows = (known == length).nonzero()[:, 0]
+        order.append(rows)
+        parts.append(function(tree.map(lambda leaf: leaf[:, -length:], tree.take_rows(contexts, rows))))  # noqa: B023
+    return tree.take_rows(tree.concatenate(parts), torch.cat(order).argsort())
 
 
 class Dream(Generic[StateT]):

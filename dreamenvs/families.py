@@ -11,21 +11,24 @@ from typing import Any, NamedTuple
 
 
 class FamilyEntry(NamedTuple):
-    """Where the parts of a family are: `module:name`, which `resolve` imports when it is first needed."""
+    """Where the parts of a family are: `module:name`, which `resolve` imports when it is first needed.
+
+    Of a family that is added by code, they are the parts themselves.
+    """
 
     name: str
     """In ids and checkpoints."""
     spelling: str
     """On command lines."""
-    model: str
+    model: Any
     """A `Family`: its config, the paper's values and how a model is built."""
-    small: str
+    small: Any
     """A function of the paper's config, the preset's name and the frame (C, H, W): the config of a small preset."""
-    paper_agent: str
+    paper_agent: Any
     """An `AgentRecipe` with the paper's hyperparameters."""
-    small_agent: str
+    small_agent: Any
     """The same for two cores."""
-    paper_loop: str
+    paper_loop: Any
     """A function of the paper's config, the agent and the environment's id: the online preset of the paper."""
     presets: tuple[str, ...] = ("small", "paper")
     """Of the world model."""
@@ -103,14 +106,36 @@ _ENTRIES = (
         context=2,  # ten blocks in total
         horizon=8,
     ),
+    FamilyEntry(
+        name="GRID",
+        spelling="grid",
+        model=f"{_MODELS}.grid:GRID",
+        small=f"{_SMALL}:small_grid",
+        paper_agent=f"{_AGENTS}:STEP_VQ",
+        small_agent=f"{_AGENTS}:SMALL_LATENT",
+        paper_loop=f"{_LOOPS}:grid_preset",
+        presets=("small", "patches"),
+        context=8,
+        horizon=100,
+    ),
 )
-FAMILIES: Mapping[str, FamilyEntry] = {entry.name: entry for entry in _ENTRIES}
+_BY_NAME = {entry.name: entry for entry in _ENTRIES}
+_BY_SPELLING = {entry.spelling: entry.name for entry in _ENTRIES}
+FAMILIES: Mapping[str, FamilyEntry] = _BY_NAME
 """By name."""
-BY_SPELLING: Mapping[str, str] = {entry.spelling: entry.name for entry in _ENTRIES}
+BY_SPELLING: Mapping[str, str] = _BY_SPELLING
 """Names by their spelling on command lines."""
 
 
-def resolve(path: str) -> Any:
+def add(entry: FamilyEntry) -> None:
+    """Enter a family that is not in the package; `dreamenvs.register_family` calls it."""
+    _BY_NAME[entry.name] = entry
+    _BY_SPELLING[entry.spelling] = entry.name
+
+
+def resolve(part: Any) -> Any:
     """What `module:name` means; only paths of the table above come here, never text from a file."""
-    module, _, name = path.partition(":")
+    if not isinstance(part, str):
+        return part
+    module, _, name = part.partition(":")
     return getattr(import_module(module), name)

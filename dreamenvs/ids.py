@@ -56,7 +56,7 @@ def fitting_command(name: str) -> str | None:
     name = "STEPVQ" if match["family"] == "DreamEnv" else match["family"]
     if name not in FAMILIES:
         return None
-    return f"python training/fit_world_model.py {FAMILIES[name].spelling} --env {WORLDS[match['world']]}"
+    return f"dreamenvs fit {FAMILIES[name].spelling} --env {WORLDS[match['world']]}"
 
 
 def names() -> Iterator[str]:

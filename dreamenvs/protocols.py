@@ -6,7 +6,7 @@ only. `step` may append to memory that the old and the new state share, but what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -47,6 +47,12 @@ class Stage:
     """Updates in which the learning rates rise to their full size."""
     decay: float = 1.0
     """The share of the learning rates that is left at the end of a cosine; 1 keeps them."""
+    final: bool = False
+    """Whether segments also show the frame after an episode's last step, in the first place of the padding: what
+    becomes of that step can be learned only there."""
+    begin: Callable[[Iterable[Segment]], None] | None = None
+    """Shown every episode once, as a segment of one row with its final frame, before the stage begins, and again when
+    a fit resumes: for what is found in the data and not optimised. A second time it must change nothing."""
     prepare: Callable[[Tensor], Tensor] | None = None
     """Makes tokens (N, K) of frames (N, C, H, W), once for each frame before the stage begins; the observations of
     the segments that `loss` takes are then these tokens (B, T, K)."""
@@ -162,6 +168,10 @@ class Tokenizer(Protocol):
 
     def posterior(self, observations: Tensor) -> Posterior:
         """Encode (N, C, H, W) uint8 with gradients; statistics of the codes, as of EMA, move only in training mode."""
+        ...
+
+    def frames(self, tokens: Tensor) -> Tensor:
+        """Pixels (N, C, H, W) uint8 of tokens (N, K), as an environment shows them."""
         ...
 
     def reconstruction(self, pixels: Tensor, observations: Tensor) -> Tensor:

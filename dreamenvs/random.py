@@ -80,6 +80,21 @@ class Noise(NamedTuple):
             return _inverse_coupled(probabilities, self.uniform(1, draw))
         return _inverse(probabilities, self.uniform(logits.shape[1], draw))
 
+    def categorical_again(self, logits: Tensor, draw: int = 0) -> Tensor:
+        """Sample (B, K) classes once more, from other logits (B, K, V) at the same points as `categorical` did."""
+        return Noise(*self).categorical(logits, draw)
+
+    def of_rows(self, rows: Tensor) -> Noise:
+        """The noise of some rows (N,) alone."""
+        return self._replace(seeds=self.seeds[rows], steps=self.steps[rows])
+
+    def choose(self, logits: Tensor, draw: int = 0) -> Tensor:
+        """Sample (B,) one class a row from logits (B, V)."""
+        if self.temperature == 0:
+            return logits.argmax(-1)
+        probabilities = (logits.float() / self.temperature).softmax(-1)
+        return _inverse(probabilities[:, None], self.uniform(1, draw))[:, 0]
+
     def bernoulli(self, logits: Tensor, draw: int = 0) -> Tensor:
         """Sample (B,) booleans from log-odds (B,)."""
         if self.temperature == 0:

@@ -12,11 +12,14 @@ from dreamenvs.models import FAMILIES
 from dreamenvs.models.actions import sample_actions
 from dreamenvs.models.delta_iris import DeltaIRISConfig
 from dreamenvs.models.frame_token import FrameTokenConfig
+from dreamenvs.models.grid import GridConfig
 from dreamenvs.models.heads import HeadConfig
 from dreamenvs.models.iris import TokenLevelConfig
+from dreamenvs.models.outcomes import TransitionConfig, TransitionOutcomes
 from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.models.storm import StormConfig
 from dreamenvs.models.token_blocks import SharedCodesConfig
+from dreamenvs.models.two_stage import DynamicsOptimization
 from dreamenvs.nn.frame_networks.delta_iris import FrameNetworkConfig
 from dreamenvs.nn.frame_networks.rem import PlainNetworkConfig
 from dreamenvs.nn.frame_networks.step_vq import ConvConfig
@@ -25,12 +28,15 @@ from dreamenvs.priors.factorized import FactorizedConfig, KLObjective
 from dreamenvs.priors.local import LocalConfig, LocalPrior
 from dreamenvs.priors.maskgit import MaskGITConfig
 from dreamenvs.priors.parallel import ParallelConfig
+from dreamenvs.priors.raster import RasterConfig, RasterPrior
 from dreamenvs.protocols import Stage
+from dreamenvs.sequence.conv_gru import ConvGRUConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config
 from dreamenvs.sequence.retnet import RetNetConfig
 from dreamenvs.sequence.transformer import BlockTransformerConfig, TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig
 from dreamenvs.tokenizers.delta import DeltaConfig
+from dreamenvs.tokenizers.patches import PatchesConfig, PatchTokenizer
 from dreamenvs.tokenizers.vq import VQConfig
 from dreamenvs.tokenizers.vqgan import DiscreteConfig
 from dreamenvs.types import ContinuousActions, DiscreteActions, Segment, WorldSpec
@@ -109,6 +115,17 @@ CONFIGS: dict[str, Any] = {
     ),
 }
 
+JOINT = RasterConfig(channels=12, code_width=6)
+TRANSITION = TransitionConfig(channels=12, code_width=6, units=16)
+PATCHES = PatchesConfig(size=4, codes=24, threshold=4.0, code_width=6)
+CONFIGS["GRID"] = GridConfig(
+    tokenizer=PATCHES,
+    sequence=ConvGRUConfig(channels=12),
+    prior=JOINT,
+    outcomes=TRANSITION,
+    optimization=DynamicsOptimization(),
+)
+
 DISCRETE = WorldSpec(world="Small", observation_shape=(3, 12, 16), actions=DiscreteActions(count=4))
 CONTINUOUS = WorldSpec(
     world="SmallContinuous", observation_shape=(1, 8, 12), actions=ContinuousActions(low=(-2.0, 0.0), high=(2.0, 1.0))
@@ -119,14 +136,30 @@ def build_small(family: str, spec: WorldSpec = DISCRETE, seed: int = 0, dtype: t
     """An untrained model with lively heads: a fresh one says reward 0 and even odds, whatever happens."""
     torch.manual_seed(seed)
     model = FAMILIES[family].build(CONFIGS[family], spec)
-    for head in (model.reward, model.termination):
-        torch.nn.init.normal_(head.output.weight, std=0.3)
-    torch.nn.init.constant_(model.termination.output.bias, -4.0)
-    local = isinstance(model.prior, LocalPrior)
-    torch.nn.init.normal_((model.prior.answer if local else model.prior.project).weight, std=0.4)
-    if local:
-        torch.nn.init.normal_(model.prior.condition.weight, std=0.4)
+    liven_outcomes(model.outcomes)
+    if isinstance(model.prior, RasterPrior):
+        torch.nn.init.normal_(model.prior.guess.weight, std=0.6)
+        torch.nn.init.normal_(model.prior.answer.weight, std=0.6)
+    else:
+        local = isinstance(model.prior, LocalPrior)
+        torch.nn.init.normal_((model.prior.answer if local else model.prior.project).weight, std=0.4)
+        if local:
+            torch.nn.init.normal_(model.prior.condition.weight, std=0.4)
+    if isinstance(model.tokenizer, PatchTokenizer):
+        model.tokenizer.grow(random_segment(spec).observations.flatten(0, 1))
     return model.to(dtype).eval()
+
+
+def liven_outcomes(outcomes: Any) -> None:
+    """Rewards that differ, and ends that are rare."""
+    if isinstance(outcomes, TransitionOutcomes):
+        outcomes.grow(torch.tensor([-1.0, 0.0, 1.0, 2.0]))
+        torch.nn.init.normal_(outcomes.reward.weight)
+        torch.nn.init.constant_(outcomes.end.bias, -4.0)
+        return
+    for head in (outcomes.reward, outcomes.termination):
+        torch.nn.init.normal_(head.output.weight, std=0.3)
+    torch.nn.init.constant_(outcomes.termination.output.bias, -4.0)
 
 
 def stage_segment(stage: Stage, segment: Segment) -> Segment:

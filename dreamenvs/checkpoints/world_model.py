@@ -55,11 +55,25 @@ WeightsDtype = Literal["float32", "float16"]
 
 
 class CheckpointError(Exception):
-    """A directory that cannot be loaded; the message says which file is wrong, how, and the remedy if there is one."""
+    """A directory that cannot be loaded; the message says which file is wrong, how, and the remedy if there is one.
+
+    >>> import dreamenvs, pathlib, tempfile
+    >>> path = dreamenvs.load("dreamenvs/STEPVQ-MinAtarBreakout-v0").save(tempfile.mkdtemp() + "/dream")
+    >>> _ = (path / "config.json").write_text("{}")
+    >>> dreamenvs.load(path)
+    Traceback (most recent call last):
+    dreamenvs.checkpoints.world_model.CheckpointError: ...config.json ...
+    """
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint holds; the model is in evaluation mode and in float32."""
+    """What a checkpoint holds; the model is in evaluation mode and in float32.
+
+    >>> import dreamenvs
+    >>> dream = dreamenvs.load("dreamenvs/STEPVQ-Pong-v0")
+    >>> isinstance(dream, dreamenvs.Checkpoint), dream.family
+    (True, 'STEPVQ')
+    """
 
     model: WorldModel[Any]
     contexts: Segment
@@ -67,6 +81,25 @@ class Checkpoint(NamedTuple):
     config: Any
     card: dict[str, Any]
     path: Path
+    """Where it was read from; of a dream that was not saved yet, its name."""
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the dream to a directory, in half precision where that loses nothing.
+
+        >>> import dreamenvs, tempfile
+        >>> dream = dreamenvs.load("dreamenvs/STEPVQ-MinAtarBreakout-v0")
+        >>> dream.save(tempfile.mkdtemp() + "/STEPVQ-MinAtarBreakout-v9").name
+        'STEPVQ-MinAtarBreakout-v9'
+        """
+        return save_checkpoint(
+            path,
+            self.model,
+            self.contexts,
+            family=self.family,
+            config=self.config,
+            card=self.card,
+            weights_dtype="float16" if _fits_half(self.model) else "float32",
+        )
 
 
 class Identity(NamedTuple):
@@ -89,7 +122,14 @@ def save_checkpoint(
 ) -> Path:
     """Write or replace a checkpoint; killed at any moment, the old or the new one stands.
 
-    `float16` nearly halves its size; `stored_weights` says what becomes of the weights.
+    `float16` nearly halves its size; `stored_weights` says what becomes of the weights. A dream has `dream.save(path)`,
+    too.
+
+    >>> import dreamenvs, tempfile
+    >>> dream = dreamenvs.load("dreamenvs/STEPVQ-MinAtarBreakout-v0")
+    >>> kept = {"family": dream.family, "config": dream.config, "card": dream.card}
+    >>> dreamenvs.save(tempfile.mkdtemp() + "/copy", dream.model, dream.contexts, **kept).name
+    'copy'
     """
     known = _known(families)
     if family not in known:
@@ -155,8 +195,9 @@ def check_contexts(contexts: Segment, spec: WorldSpec) -> None:
         if tensor.shape != (rows, steps, *shape) or tensor.dtype != dtype:
             found = f"{tuple(tensor.shape)} {tensor.dtype}"
             raise ValueError(f"{name} are {found}; the spec asks for {(rows, steps, *shape)} {dtype}")
-    if not contexts.valid.all():
-        raise ValueError("some steps are not valid; contexts have no padding")
+    padded_left = bool((contexts.valid[:, 1:] >= contexts.valid[:, :-1]).all()) and bool(contexts.valid[:, -1].all())
+    if not padded_left:
+        raise ValueError("some steps are not valid; contexts have padding on the left alone, and end with a real step")
     _check_actions(contexts.actions, spec)
 
 
@@ -186,7 +227,7 @@ def _parse(
         raise CheckpointError(f"{path / 'card.json'} must hold an object")
     packed = header["format"] > 1
     contexts = _parse_contexts(path / "contexts.safetensors", files.pop("contexts.safetensors"), spec, packed)
-    weights = unpack_tensors(path / "weights.safetensors", files.pop("weights.safetensors"))
+    weights = with_new_weight_names(unpack_tensors(path / "weights.safetensors", files.pop("weights.safetensors")))
     model = build_with_weights(lambda: family.build(config, spec), weights, path)
     module = cast(WorldModel[Any], model.to(device=device, dtype=torch.float32).eval())
     return Checkpoint(module, tree.to(contexts, device), header["family"], config, card, path)
@@ -253,6 +294,12 @@ def check_integers(value: Any, where: str) -> None:
         raise ConfigError(f"{where} is {value}; a model's integers are {MAX_INTEGER} at most")
 
 
+def with_new_weight_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of an earlier version under the names that models have now."""
+    old = ("reward.", "termination.")
+    return {f"outcomes.{name}" if name.startswith(old) else name: tensor for name, tensor in weights.items()}
+
+
 def stored_weights(model: WorldModel[Any], weights_dtype: WeightsDtype) -> dict[str, Tensor]:
     """The weights as a checkpoint keeps them; the tokenizer's stay as they are.
 
@@ -264,6 +311,13 @@ def stored_weights(model: WorldModel[Any], weights_dtype: WeightsDtype) -> dict[
     for name, tensor in cast(nn.Module, model).state_dict().items():
         (tokenizer if name.startswith("tokenizer.") else rest)[name] = tensor
     return pack_tensors(tokenizer, torch.float32) | pack_tensors(rest, getattr(torch, weights_dtype))
+
+
+def _fits_half(model: WorldModel[Any]) -> bool:
+    """Whether `float16` keeps every weight as it is."""
+    weights = cast(nn.Module, model).state_dict()
+    rest = (weights[name] for name in weights if not name.startswith("tokenizer."))
+    return all(tensor.half().to(tensor.dtype).equal(tensor) for tensor in rest if tensor.is_floating_point())
 
 
 def pack_tensors(tensors: Mapping[str, Any], floating: torch.dtype) -> dict[str, Tensor]:

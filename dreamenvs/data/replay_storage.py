@@ -158,7 +158,7 @@ def read_index(directory: Path) -> Index:
     """The index of a directory, with the sizes of all its files checked."""
     path = directory / INDEX
     if not path.is_file():
-        raise FileNotFoundError(errno.ENOENT, "no replay here: collect one with training/collect.py", str(path))
+        raise FileNotFoundError(errno.ENOENT, "no replay here: collect one with dreamenvs collect", str(path))
     if path.stat().st_size > MAX_INDEX:
         raise ValueError(f"{path} has {path.stat().st_size} bytes; an index has {MAX_INDEX} at most")
     try:

@@ -20,6 +20,11 @@ Indices = None | int | Iterable[int]
 class DreamVecEnv(VecEnv):
     """`num_envs` dreams as a Stable-Baselines3 vector environment.
 
+    >>> import dreamenvs
+    >>> envs = dreamenvs.DreamVecEnv("dreamenvs/STEPVQ-Pong-v0", num_envs=4, obs_type="tokens")
+    >>> envs.reset().shape
+    (4, 256)
+
     Args:
         checkpoint: An environment id, the path of a checkpoint directory, or what `dreamenvs.load` returned.
         num_envs: How many rows are dreamed side by side.

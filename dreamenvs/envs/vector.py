@@ -36,6 +36,11 @@ class Snapshot(NamedTuple):
 class DreamVectorEnv(VectorEnv[Any, Any, Any]):
     """`num_envs` imagined episodes of one learned world.
 
+    >>> import dreamenvs
+    >>> envs = dreamenvs.DreamVectorEnv(4, checkpoint="dreamenvs/STEPVQ-Pong-v0", obs_type="tokens")
+    >>> envs.reset(seed=0)[0].shape
+    (4, 256)
+
     Args:
         num_envs: How many rows are dreamed side by side.
         checkpoint: An environment id, the path of a checkpoint directory, or what `dreamenvs.load` returned.

@@ -46,7 +46,8 @@ def build(family: str, config: Any = None, side: int = 64) -> Any:
     chosen = FAMILIES[family]
     model = chosen.build(chosen.paper if config is None else config, spec).eval()
     # A fresh head says even odds of an end; a row that is reset is not what is measured here.
-    torch.nn.init.constant_(model.termination.output.bias, -30.0)
+    *_, odds = model.outcomes.parameters()  # whatever the outcomes are, the bias of the log-odds comes last
+    torch.nn.init.constant_(odds, -30.0)
     return model
 
 

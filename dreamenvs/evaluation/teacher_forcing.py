@@ -64,6 +64,10 @@ class TeacherForcing(Noise):
             self._places.append(places)
         return targets if self.forcing else super().categorical(logits, draw, coupled=coupled, exclusive=exclusive)
 
+    def categorical_again(self, logits: Tensor, draw: int = 0) -> Tensor:
+        """The targets once more, where they were given."""
+        return self.targets if self.forcing else super().categorical_again(logits, draw)
+
     def bernoulli(self, logits: Tensor, draw: int = 0) -> Tensor:
         """Whether the log-odds (B,) are above even: a drawn ending would miss or hit a rare one by chance."""
         return logits > 0

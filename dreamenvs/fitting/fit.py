@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from dreamenvs import tree
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.samplers import Sampler, UniformSampler
-from dreamenvs.data.segments import cut_segments, episode_lengths
+from dreamenvs.data.segments import cut_segments, episode_lengths, whole_segment
 from dreamenvs.fitting.distributed import ALONE, Ranks
 from dreamenvs.fitting.optimizer import Measured, NonFiniteLossError, Updater
 from dreamenvs.fitting.state import FitProgress, FitState, StateError, read_state, write_state
@@ -111,7 +111,7 @@ class Fit:
         Once the stage has begun, a rank may ask for it by itself.
         """
         stage = self._begin()
-        chosen, starts = UniformSampler().draw(self._lengths, stage.rows, stage.length, self._rng(0))
+        chosen, starts = UniformSampler().draw(self._lengths + stage.final, stage.rows, stage.length, self._rng(0))
         return self._cut(stage, chosen, starts)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
@@ -139,7 +139,8 @@ class Fit:
         stage = self._begin()
         begin = perf_counter()
         rng = self._rng(self.update)
-        chosen, starts = self._sampler.draw(self._lengths, stage.rows, stage.length, rng)
+        # Where final frames are shown, they take a place each.
+        chosen, starts = self._sampler.draw(self._lengths + stage.final, stage.rows, stage.length, rng)
         segment = self._cut(stage, chosen, starts)
         frames = int(np.minimum(self._lengths[chosen] - starts, stage.length).sum())
         sampled = perf_counter()
@@ -177,6 +178,8 @@ class Fit:
         stage = self.stages[self.stage]
         if self._updater is None:
             self._seen = self._episodes
+            if stage.begin is not None:
+                stage.begin(whole_segment(episode) for episode in self._episodes)
             if stage.prepare is not None:
                 self._module.eval()
                 self._seen = prepare_episodes(stage.prepare, self._episodes, self._device)
@@ -191,9 +194,9 @@ class Fit:
 
     def _cut(self, stage: Stage, chosen: Any, starts: Any) -> Segment:
         # Padding that all rows would share is left out: where episodes are short it would be most of the work.
-        length = min(stage.length, int((self._lengths[chosen] - starts).max()))
+        length = min(stage.length, int((self._lengths[chosen] + stage.final - starts).max()))
         own = self.ranks.rows(len(chosen))
-        segment = cut_segments(self._seen, chosen[own], starts[own], length)
+        segment = cut_segments(self._seen, chosen[own], starts[own], length, final=stage.final)
         return tree.to(segment if stage.prepare is None else unpack_tokens(segment), self._device)
 
     def _rng(self, update: int) -> np.random.Generator:

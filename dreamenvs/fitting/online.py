@@ -23,7 +23,7 @@ from dreamenvs import tree
 from dreamenvs.data.collector import Gatherer
 from dreamenvs.data.growing_replay import OpenEpisode
 from dreamenvs.data.samplers import Sampler, UniformSampler
-from dreamenvs.data.segments import cut_segments, start_contexts
+from dreamenvs.data.segments import cut_segments, start_contexts, whole_segment
 from dreamenvs.fitting.agent import Actor, DreamLearner
 from dreamenvs.fitting.online_state import Counters, OnlineState, write_online
 from dreamenvs.fitting.optimizer import Updater
@@ -76,6 +76,7 @@ class Online:
         self._stages = [_paced(stage, schedule) for stage in model.stages()]
         self._paces = [schedule.stages[stage.name] for stage in self._stages]
         self._updaters = [Updater(stage, tuple(self._module.buffers())) for stage in self._stages]
+        self._shown: dict[str, int] = {}
         self._samplers = {stage.name: (samplers or {}).get(stage.name) or UniformSampler() for stage in self._stages}
         self._starts, self._evaluate = starts, evaluate
         names = tuple(stage.name for stage in self._stages)
@@ -159,6 +160,7 @@ class Online:
         """One update of a stage of the world model."""
         stage, update = self._stages[index], self.counters.updates[index]
         rng = self._rng(_STAGES, index, update)
+        self._begin(stage)
         segment = self._draw(stage, rng)
         if stage.prepare is not None:
             self._module.eval()
@@ -174,16 +176,23 @@ class Online:
         values = {"loss": measured.loss, "gradient_norm": measured.gradient_norm, **measured.parts}
         return stage.name, update + 1, values
 
+    def _begin(self, stage: Stage) -> None:
+        """Show a stage the episodes that it has not been shown; the last one may still grow, and is shown again."""
+        shown = self._shown.get(stage.name, 0)
+        if stage.begin is not None and shown < len(self.experience):
+            stage.begin(whole_segment(self.experience[place]) for place in range(shown, len(self.experience)))
+            self._shown[stage.name] = len(self.experience) - 1
+
     def _draw(self, stage: Stage, rng: np.random.Generator) -> Segment:
         """A batch of a stage; padding that all rows would share is left out."""
-        lengths = self.experience.lengths
+        lengths = self.experience.lengths + stage.final  # final frames take a place each
         for _ in range(_ATTEMPTS):
             chosen, places = self._samplers[stage.name].draw(lengths, stage.rows, stage.length, rng)
             length = min(stage.length, int((lengths[chosen] - places).max()))
             # A sampler that prefers what is new may choose an episode of one step for all rows: no transition is in it.
             if length > 1 or stage.length == 1:
                 break
-        return tree.to(cut_segments(self.experience, chosen, places, length), self._device)
+        return tree.to(cut_segments(self.experience, chosen, places, length, final=stage.final), self._device)
 
     def _learn(self) -> tuple[str, int, dict[str, float]]:
         """One update of the agent, in dreams that start from anywhere in the experience."""

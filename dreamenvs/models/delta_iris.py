@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from dreamenvs.models.actions import ActionEncoder
 from dreamenvs.models.family import Family
 from dreamenvs.models.frame_token import FrameToken, FrameTokenConfig, NoFrameToken, NoFrameTokenConfig
-from dreamenvs.models.heads import HeadConfig, RewardHead, TerminationHead
+from dreamenvs.models.heads import HeadConfig
+from dreamenvs.models.outcomes import Outcomes, build_hidden_outcomes
 from dreamenvs.models.token_blocks import ActionInput
 from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization, build_stage, decaying_groups
 from dreamenvs.nn import distributed, initialization
@@ -82,8 +83,7 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
         frame_token: FrameToken | NoFrameToken,
         sequence: SequenceModel[CacheT],
         prior: AutoregressivePrior,
-        reward: RewardHead,
-        termination: TerminationHead,
+        outcomes: Outcomes,
         optimization: TwoStageOptimization,
     ) -> None:
         super().__init__()
@@ -94,8 +94,7 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
         self.frame_token = frame_token
         self.sequence = sequence
         self.prior = prior
-        self.reward = reward
-        self.termination = termination
+        self.outcomes = outcomes
         self.action_input = ActionInput(self.encode_actions.width, sequence.width)
         self.embed_tokens = initialization.table(tokenizer.vocabulary, sequence.width)
 
@@ -144,13 +143,12 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
         hidden, cache = self._advance(state, encoded)
         drawn = self.prior.sample(self.sequence, hidden, cache, self.embed_tokens, noise)
         pixels = self.tokenizer.decode(state.frame, encoded, self.tokenizer.embed(drawn.tokens))
-        ends = self.termination(hidden)
-        finite = drawn.finite & ends.isfinite() & pixels.sum((1, 2, 3)).isfinite()
+        outcome = self.outcomes.sample(hidden, state.tokens, drawn.tokens, noise, TERMINATION_DRAW)
+        finite = drawn.finite & outcome.finite & pixels.sum((1, 2, 3)).isfinite()
         # The next step sees the frame as an environment would show it, in 8 bits, as real frames are.
         frame = pixels.mul_(255).round_().clamp_(0, 255).to(torch.uint8)
         following = DeltaState(frame, drawn.tokens, hidden, self._pending(drawn.tokens, frame), drawn.cache)
-        terminated = noise.bernoulli(ends, draw=TERMINATION_DRAW)
-        return following, Outcome(self.reward(hidden), terminated, finite)
+        return following, outcome._replace(finite=finite)
 
     def tokens(self, state: DeltaState[CacheT]) -> Tensor:
         """The transition into the current frame; zeros after a context of a single frame."""
@@ -203,11 +201,10 @@ class DeltaIRIS(nn.Module, Generic[CacheT]):
         # With the zeros in front, a block's outputs are those of δK before, I, a, δ1 … δK-1: the last K predict δ.
         predicting = hidden[:, :, -self.num_tokens :]
         prior = self.prior.loss(predicting[:, :-1].flatten(0, 1), tokens.flatten(0, 1), pairs.flatten())
-        acted, valid = predicting[:, :, 0].flatten(0, 1), segment.valid.flatten()
-        reward = self.reward.loss(acted, segment.rewards.flatten(), valid)
-        termination = self.termination.loss(acted, segment.terminated.flatten(), valid)
-        parts = prior.parts | {"reward": reward.detach(), "termination": termination.detach()}
-        return LossTerms(prior.total + reward + termination, parts)
+        # Before the first transition there is none, as in a state that has seen a single frame.
+        known = torch.nn.functional.pad(tokens, (0, 0, 1, 0))
+        outcomes = self.outcomes.loss(predicting[:, :, 0], known, segment.rewards, segment.terminated, segment.valid)
+        return LossTerms(prior.total + outcomes.total, prior.parts | outcomes.parts)
 
     def _advance(self, state: DeltaState[CacheT], actions: Tensor) -> tuple[Tensor, CacheT]:
         """Hidden (B, D) after what is pending and the encoded actions, all at once."""
@@ -254,8 +251,7 @@ def build(config: DeltaIRISConfig, spec: WorldSpec) -> DeltaIRIS[Any]:
         frame_token=frame_token,
         sequence=Transformer(config.sequence.for_blocks(frame_token.count + 1 + tokenizer.num_tokens)),
         prior=AutoregressivePrior(config.prior, width, tokenizer.num_tokens, tokenizer.vocabulary),
-        reward=RewardHead(config.head, width),
-        termination=TerminationHead(config.head, width),
+        outcomes=build_hidden_outcomes(config.head, width),
         optimization=config.optimization,
     )
 

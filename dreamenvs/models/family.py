@@ -11,7 +11,13 @@ from dreamenvs.types import WorldSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A model family: the type of its config, the paper's own values, and how a model is assembled from them."""
+    """A model family: the type of its config, the paper's own values, and how a model is assembled from them.
+
+    >>> import dreamenvs
+    >>> from dreamenvs.models.step_vq import STEP_VQ
+    >>> isinstance(STEP_VQ, dreamenvs.Family), STEP_VQ.name
+    (True, 'STEPVQ')
+    """
 
     name: str
     config: type[Any]

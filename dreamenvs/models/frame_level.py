@@ -5,7 +5,8 @@ Serves STEP-VQ (eqs. 3 to 5), its CB baselines and every family that composes li
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -13,9 +14,9 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from dreamenvs.models.actions import ActionEncoder
-from dreamenvs.models.heads import RewardHead, TerminationHead
+from dreamenvs.models.outcomes import Outcomes
 from dreamenvs.models.reconstruction import autoencoder_loss
-from dreamenvs.models.two_stage import TwoStageOptimization, build_stage, plain_group
+from dreamenvs.models.two_stage import DynamicsOptimization, TwoStageOptimization, build_stage, plain_group
 from dreamenvs.protocols import FramePrior, Mixer, ParameterGroup, Posterior, SequenceModel, Stage, Tokenizer
 from dreamenvs.random import Noise
 from dreamenvs.types import LossTerms, Outcome, Segment, WorldSpec
@@ -60,9 +61,8 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         mixer: Mixer,
         sequence: SequenceModel[CacheT],
         prior: FramePrior,
-        reward: RewardHead,
-        termination: TerminationHead,
-        optimization: JointOptimization | TwoStageOptimization,
+        outcomes: Outcomes,
+        optimization: JointOptimization | TwoStageOptimization | DynamicsOptimization,
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -72,8 +72,7 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         self.mixer = mixer
         self.sequence = sequence
         self.prior = prior
-        self.reward = reward
-        self.termination = termination
+        self.outcomes = outcomes
 
     @property
     def num_tokens(self) -> int:
@@ -107,15 +106,12 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         return FrameState(self.tokenizer.encode(observations), state.tokens, hidden, cache)
 
     def step(self, state: FrameState[CacheT], actions: Tensor, noise: Noise) -> tuple[FrameState[CacheT], Outcome]:
-        """One imagined step: reward, termination and next frame all follow from the hidden after the action."""
+        """One imagined step: the next frame follows from the hidden after the action, its outcome from both."""
         hidden, cache = self.sequence.step(self._mix(state.tokens, actions), state.cache)
         past = torch.stack([state.before, state.tokens], 1)
         tokens, finite = self.prior.sample(hidden, noise, past)
-        # DRAMA cuts where the probability passes one half; sampling keeps the learned rate of rare endings.
-        ends = self.termination(hidden)
-        terminated = noise.bernoulli(ends, draw=TERMINATION_DRAW)
-        outcome = Outcome(self.reward(hidden), terminated, finite & ends.isfinite())
-        return FrameState(tokens, state.tokens, hidden, cache), outcome
+        outcome = self.outcomes.sample(hidden, state.tokens, tokens, noise, TERMINATION_DRAW)
+        return FrameState(tokens, state.tokens, hidden, cache), outcome._replace(finite=finite & outcome.finite)
 
     def log_likelihood(self, state: FrameState[CacheT], actions: Tensor, tokens: Tensor) -> Tensor | None:
         """(B, K) of the next frame's tokens (B, K), if the prior is a `ScoringPrior`; else see `TeacherForcing`."""
@@ -130,28 +126,30 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         return state.tokens
 
     def decode(self, state: FrameState[CacheT]) -> Tensor:
-        pixels = self.tokenizer.decode(self.tokenizer.embed(state.tokens))
-        return (pixels * 255).round_().clamp_(0, 255).to(torch.uint8)
+        return self.tokenizer.frames(state.tokens)
 
     def features(self, state: FrameState[CacheT]) -> Tensor:
         """The policy of section 2 sees z_t and h_t."""
         return torch.cat([self.tokenizer.embed(state.tokens), state.hidden], dim=-1)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Everything at once, or the tokenizer before the dynamics, as the config says."""
+        """Everything at once, the tokenizer before the dynamics, or the dynamics alone, as the config says."""
+        chosen = self.optimization
+        if isinstance(chosen, DynamicsOptimization):
+            group = plain_group(self.parameters(), chosen.dynamics)
+            stage = build_stage("dynamics", chosen.dynamics, self.token_loss, group, self.tokenizer.encode)
+            return (self._with_outcomes(stage),)
         tokenizer = tuple(self.tokenizer.parameters())
         known = {id(parameter) for parameter in tokenizer}
         dynamics = tuple(parameter for parameter in self.parameters() if id(parameter) not in known)
-        chosen = self.optimization
         if isinstance(chosen, TwoStageOptimization):
-            encode = self.tokenizer.encode
+            group = plain_group(dynamics, chosen.dynamics)
+            stage = build_stage("dynamics", chosen.dynamics, self.token_loss, group, self.tokenizer.encode)
             return (
                 build_stage(
                     "tokenizer", chosen.tokenizer, self.tokenizer_loss, plain_group(tokenizer, chosen.tokenizer)
                 ),
-                build_stage(
-                    "dynamics", chosen.dynamics, self.token_loss, plain_group(dynamics, chosen.dynamics), encode
-                ),
+                self._with_outcomes(stage),
             )
         groups = (
             ParameterGroup(parameters=tokenizer, learning_rate=chosen.tokenizer_rate),
@@ -168,11 +166,25 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
             warmup=chosen.warmup,
             decay=chosen.decay,
         )
-        return (stage,)
+        return (self._with_outcomes(stage),)
+
+    def begin(self, segments: Iterable[Segment]) -> None:
+        """What is found in the data rather than optimised: patches, and the values of rewards."""
+        grow = getattr(self.tokenizer, "grow", None)
+        rewards = []
+        for segment in segments:
+            if grow is not None:
+                grow(segment.observations[shown_frames(segment.valid)])
+            rewards.append(torch.unique(segment.rewards[segment.valid]))
+        self.outcomes.grow(torch.unique(torch.cat(rewards)))
+
+    def _with_outcomes(self, stage: Stage) -> Stage:
+        """The stage in which outcomes are learned."""
+        return replace(stage, final=self.outcomes.sees_next, begin=self.begin)
 
     def loss(self, segment: Segment) -> LossTerms:
         """Eq. 5 over a batch of segments: reconstruction, commitment, dynamics, reward and termination."""
-        valid = segment.valid.flatten()
+        valid = self._shown(segment).flatten()
         # Padding never reaches the tokenizer, whose codes would follow it.
         frames = segment.observations.flatten(0, 1)[valid]
         posterior = self.tokenizer.posterior(frames)
@@ -209,16 +221,23 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
         tokens = rearrange(posterior.tokens if seen is None else seen, "(b t) k -> b t k", b=rows)[:, :-1]
         before = torch.cat([tokens[:, :1], tokens[:, :-1]], 1)
         past = torch.stack([before, tokens], 2).flatten(0, 1)
-        pairs = (segment.valid[:, :-1] & segment.valid[:, 1:]).flatten()
+        pairs = (segment.valid[:, :-1] & self._shown(segment)[:, 1:]).flatten()
         prior = self.prior.loss(hidden[:, :-1].flatten(0, 1), Posterior(*following), pairs, past)
-        flat, valid = hidden.flatten(0, 1), segment.valid.flatten()
-        reward = self.reward.loss(flat, segment.rewards.flatten(), valid)
-        termination = self.termination.loss(flat, segment.terminated.flatten(), valid)
-        parts = prior.parts | {"reward": reward.detach(), "termination": termination.detach()}
-        return LossTerms(prior.total + reward + termination, parts)
+        own = rearrange(posterior.tokens, "(b t) k -> b t k", b=rows)
+        outcomes = self.outcomes.loss(hidden, own, segment.rewards, segment.terminated, segment.valid)
+        return LossTerms(prior.total + outcomes.total, prior.parts | outcomes.parts)
+
+    def _shown(self, segment: Segment) -> Tensor:
+        """Which frames (B, T) of a segment are real: with outcomes of transitions the final one, too."""
+        return shown_frames(segment.valid) if self.outcomes.sees_next else segment.valid
 
     def _mix(self, tokens: Tensor, actions: Tensor) -> Tensor:
         return self.mixer(self.tokenizer.embed(tokens), self.encode_actions(actions))
+
+
+def shown_frames(valid: Tensor) -> Tensor:
+    """The valid (B, T) frames and the one after the last of them, which ends an episode and has no action."""
+    return valid | torch.cat([valid[:, :1], valid[:, :-1]], 1)
 
 
 def make_stale(tokens: Tensor, share: float) -> Tensor:

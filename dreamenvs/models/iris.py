@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from dreamenvs.models.family import Family
 from dreamenvs.models.heads import HeadConfig, RewardHead, SignRewardHead, TerminationHead
+from dreamenvs.models.outcomes import HiddenOutcomes
 from dreamenvs.models.token_blocks import SharedCodes, SharedCodesConfig, TokenTable, TokenTableConfig
 from dreamenvs.models.token_level import TokenLevelModel
 from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
@@ -86,8 +87,10 @@ def build(config: TokenLevelConfig, spec: WorldSpec) -> TokenLevelModel:
             if isinstance(config.prior, AutoregressiveConfig)
             else ParallelPrior(config.prior, width, tokens, vocabulary)
         ),
-        reward=(SignRewardHead if config.rewards == "sign" else RewardHead)(config.head, width),
-        termination=TerminationHead(config.head, width),
+        outcomes=HiddenOutcomes(
+            (SignRewardHead if config.rewards == "sign" else RewardHead)(config.head, width),
+            TerminationHead(config.head, width),
+        ),
         context=config.context,
         optimization=config.optimization,
     )

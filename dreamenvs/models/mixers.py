@@ -35,6 +35,28 @@ class ConcatMixer(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GridMixerConfig:
+    """Every place's token by a linear layer, plus the same of the action everywhere. It has no choices."""
+
+
+class GridMixer(nn.Module):
+    """Mixes latent (N, K·D') and encoded actions (N, A) to inputs (N, C·H'·W') for a memory with places."""
+
+    def __init__(
+        self, config: GridMixerConfig, num_tokens: int, latent_width: int, action_width: int, channels: int
+    ) -> None:
+        super().__init__()
+        self.num_tokens = num_tokens
+        self.token = RowLinear(latent_width // num_tokens, channels)
+        self.action = RowLinear(action_width, channels, bias=False)
+
+    def forward(self, latent: Tensor, actions: Tensor) -> Tensor:
+        places: Tensor = self.token(latent.view(len(latent), self.num_tokens, -1))
+        mixed: Tensor = places + self.action(actions.to(latent.dtype))[:, None]
+        return mixed.mT.flatten(1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class StateMixerConfig:
     """Concatenation and two linear layers, each with LayerNorm: table 11. It has no choices."""
 

@@ -11,11 +11,14 @@ from typing import Any
 from dreamenvs.models.actions import ActionEncoder
 from dreamenvs.models.family import Family
 from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization
-from dreamenvs.models.heads import HeadConfig, RewardHead, TerminationHead
+from dreamenvs.models.heads import HeadConfig
 from dreamenvs.models.mixers import ConcatMixer, ConcatMixerConfig
+from dreamenvs.models.outcomes import TransitionConfig, build_outcomes
 from dreamenvs.models.two_stage import TwoStageOptimization
+from dreamenvs.nn.canvas import Layout, layout_of
 from dreamenvs.priors.factorized import FactorizedConfig, FactorizedPrior, KLObjective
 from dreamenvs.priors.local import LocalConfig, LocalPrior
+from dreamenvs.priors.raster import RasterConfig, RasterPrior
 from dreamenvs.sequence.mamba2 import Mamba2, Mamba2Config
 from dreamenvs.sequence.transformer import Transformer, TransformerConfig
 from dreamenvs.tokenizers.categorical import CategoricalConfig, CategoricalTokenizer
@@ -30,8 +33,8 @@ class StepVQConfig:
     tokenizer: VQConfig | CategoricalConfig = field(default_factory=VQConfig)
     mixer: ConcatMixerConfig = field(default_factory=ConcatMixerConfig)
     sequence: Mamba2Config | TransformerConfig = field(default_factory=Mamba2Config)
-    prior: FactorizedConfig | LocalConfig = field(default_factory=FactorizedConfig)
-    head: HeadConfig = field(default_factory=HeadConfig)
+    prior: FactorizedConfig | LocalConfig | RasterConfig = field(default_factory=FactorizedConfig)
+    head: HeadConfig | TransitionConfig = field(default_factory=HeadConfig)
     optimization: JointOptimization | TwoStageOptimization = field(default_factory=JointOptimization)
 
     def __post_init__(self) -> None:
@@ -55,21 +58,27 @@ def build(config: StepVQConfig, spec: WorldSpec) -> FrameLevelModel[Any]:
         Mamba2(config.sequence) if isinstance(config.sequence, Mamba2Config) else Transformer(config.sequence)
     )
     width = config.sequence.width
+    grid = tokenizer.grid if isinstance(tokenizer, VQTokenizer) else None
+    layout = layout_of(tokenizer.num_tokens, grid)
     return FrameLevelModel(
         spec,
         tokenizer=tokenizer,
         mixer=ConcatMixer(config.mixer, tokenizer.latent_width, ActionEncoder(spec.actions).width, width),
         sequence=sequence,
-        prior=_build_prior(config.prior, width, tokenizer),
-        reward=RewardHead(config.head, width),
-        termination=TerminationHead(config.head, width),
+        prior=_build_prior(config.prior, width, tokenizer, layout),
+        outcomes=build_outcomes(config.head, width, layout, tokenizer.vocabulary),
         optimization=config.optimization,
     )
 
 
 def _build_prior(
-    config: FactorizedConfig | LocalConfig, width: int, tokenizer: VQTokenizer | CategoricalTokenizer
-) -> FactorizedPrior | LocalPrior:
+    config: FactorizedConfig | LocalConfig | RasterConfig,
+    width: int,
+    tokenizer: VQTokenizer | CategoricalTokenizer,
+    layout: Layout,
+) -> FactorizedPrior | LocalPrior | RasterPrior:
+    if isinstance(config, RasterConfig):
+        return RasterPrior(config, layout.canvas(width, config.channels), tokenizer.vocabulary, layout.kernel)
     if isinstance(config, FactorizedConfig):
         return FactorizedPrior(config, width, tokenizer.num_tokens, tokenizer.vocabulary)
     assert isinstance(tokenizer, VQTokenizer)  # the config has seen to it

@@ -12,7 +12,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from dreamenvs.models.actions import ActionEncoder
-from dreamenvs.models.heads import RewardHead, SignRewardHead, TerminationHead
+from dreamenvs.models.outcomes import Outcomes
 from dreamenvs.models.reconstruction import autoencoder_loss
 from dreamenvs.models.token_blocks import ActionInput, SharedCodes, TokenTable, lay_out
 from dreamenvs.models.two_stage import TwoStageOptimization, build_stage, decaying_groups
@@ -42,8 +42,7 @@ class TokenLevelModel(nn.Module):
         embedding: SharedCodes | TokenTable,
         sequence: SequenceModel[Any],
         prior: BlockPrior,
-        reward: RewardHead | SignRewardHead,
-        termination: TerminationHead,
+        outcomes: Outcomes,
         context: int,
         optimization: TwoStageOptimization,
     ) -> None:
@@ -57,8 +56,7 @@ class TokenLevelModel(nn.Module):
         self.action_input = ActionInput(self.encode_actions.width, sequence.width)
         self.sequence = sequence
         self.prior = prior
-        self.reward = reward
-        self.termination = termination
+        self.outcomes = outcomes
 
     @property
     def num_tokens(self) -> int:
@@ -94,20 +92,18 @@ class TokenLevelModel(nn.Module):
         return TokenState(tokens, hidden, self.prior.read(self.sequence, self._embed(tokens), cache))
 
     def step(self, state: TokenState, actions: Tensor, noise: Noise) -> tuple[TokenState, Outcome]:
-        """One imagined step: reward and termination follow from the hidden after the action, as does the frame."""
+        """One imagined step: the frame follows from the hidden after the action, its outcome from both."""
         hidden, cache = self._advance(state, actions)
         drawn = self.prior.sample(self.sequence, hidden, cache, self._embed, noise)
-        ends = self.termination(hidden)
-        terminated = noise.bernoulli(ends, draw=TERMINATION_DRAW)
-        outcome = Outcome(self.reward(hidden), terminated, drawn.finite & ends.isfinite())
-        return TokenState(drawn.tokens, hidden, drawn.cache), outcome
+        outcome = self.outcomes.sample(hidden, state.tokens, drawn.tokens, noise, TERMINATION_DRAW)
+        finite = drawn.finite & outcome.finite
+        return TokenState(drawn.tokens, hidden, drawn.cache), outcome._replace(finite=finite)
 
     def tokens(self, state: TokenState) -> Tensor:
         return state.tokens
 
     def decode(self, state: TokenState) -> Tensor:
-        pixels = self.tokenizer.decode(self.tokenizer.embed(state.tokens))
-        return (pixels * 255).round_().clamp_(0, 255).to(torch.uint8)
+        return self.tokenizer.frames(state.tokens)
 
     def features(self, state: TokenState) -> Tensor:
         """The frame's codes, as REM's policy sees them, and what the sequence model remembers."""
@@ -140,11 +136,8 @@ class TokenLevelModel(nn.Module):
         valid[:, : min(self.context, valid.shape[1]) - 1] = False
         pairs = (valid[:, :-1] & segment.valid[:, 1:]).flatten()
         prior = self.prior.loss(foreseen.tokens.flatten(0, 1), tokens[:, 1:].flatten(0, 1), pairs)
-        hidden = foreseen.actions.flatten(0, 1)
-        reward = self.reward.loss(hidden, segment.rewards.flatten(), valid.flatten())
-        termination = self.termination.loss(hidden, segment.terminated.flatten(), valid.flatten())
-        parts = prior.parts | {"reward": reward.detach(), "termination": termination.detach()}
-        return LossTerms(prior.total + reward + termination, parts)
+        outcomes = self.outcomes.loss(foreseen.actions, tokens, segment.rewards, segment.terminated, valid)
+        return LossTerms(prior.total + outcomes.total, prior.parts | outcomes.parts)
 
     def _advance(self, state: TokenState, actions: Tensor) -> tuple[Tensor, Any]:
         action = self.action_input(self.encode_actions(actions))

@@ -49,6 +49,13 @@ class TwoStageOptimization:
             raise ValueError(f"stale={self.stale} is for frame-level models; leave it at 0")
 
 
+@dataclass(frozen=True, kw_only=True)
+class DynamicsOptimization:
+    """The dynamics alone, on the tokens of a tokenizer that is not trained."""
+
+    dynamics: StageConfig = field(default_factory=lambda: StageConfig(rows=16, length=16, updates=3000, rate=3e-3))
+
+
 def plain_group(parameters: Iterable[nn.Parameter], config: StageConfig) -> tuple[ParameterGroup, ...]:
     """One group, in which everything decays alike."""
     return (ParameterGroup(parameters=tuple(parameters), learning_rate=config.rate, weight_decay=config.weight_decay),)

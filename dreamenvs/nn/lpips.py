@@ -1,6 +1,6 @@
 """LPIPS (Zhang et al., 2018) with VGG16: how different two frames look, by features of a network that knows pictures.
 
-Its weights come from one safetensors file that users make themselves (`training/convert_lpips.py`): nothing is
+Its weights come from one safetensors file that users make themselves (`python -m dreamenvs.cli.lpips`): nothing is
 downloaded. They belong to no module, so that neither an optimiser nor a checkpoint ever sees them.
 """
 
@@ -28,7 +28,7 @@ _SCALE = (0.458, 0.448, 0.450)
 # Within the root, where a position without any feature still has a gradient.
 _EPSILON = 1e-10
 _REMEDY = (
-    "make it once with `python training/convert_lpips.py --vgg vgg16-397923af.pth --linear vgg.pth --out "
+    "make it once with `python -m dreamenvs.cli.lpips --vgg vgg16-397923af.pth --linear vgg.pth --out "
     "lpips.safetensors`, from torchvision's weights of VGG16 and those of LPIPS (lpips/weights/v0.1/vgg.pth), and set "
     f"{VARIABLE} to its path; or train with perceptual 'none'"
 )

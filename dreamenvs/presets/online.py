@@ -18,7 +18,7 @@ from dreamenvs.fitting.schedule import Pace, Schedule
 from dreamenvs.models.delta_iris import DeltaIRISConfig
 from dreamenvs.models.frame_level import JointOptimization
 from dreamenvs.models.frame_token import FrameTokenConfig
-from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
+from dreamenvs.models.two_stage import DynamicsOptimization, StageConfig, TwoStageOptimization
 from dreamenvs.nn.frame_networks.delta_iris import FrameNetworkConfig
 from dreamenvs.presets.world_models import model_config
 from dreamenvs.sequence.transformer import BlockTransformerConfig
@@ -165,6 +165,11 @@ def step_vq_preset(config: Any, agent: AgentRecipe, env: str) -> Preset:
     return Preset(config=config, agent=agent, schedule=DRAMA_LOOP, evaluation=evaluation, sampler="frequency")
 
 
+def grid_preset(config: Any, agent: AgentRecipe, env: str) -> Preset:
+    """Of GRID, which no paper has: the loop for two cores."""
+    return small_preset("GRID")
+
+
 def storm_preset(config: Any, agent: AgentRecipe, env: str) -> Preset:
     """Of STORM and GIT-STORM."""
     # 500,000 real steps in the DeepMind Control Suite, a million frames at an action repeat of two.
@@ -228,6 +233,8 @@ def small_preset(family: str) -> Preset:
     schedule, turns, agent = SMALL_LOOP, config.optimization, default_recipe(family, "small")
     if isinstance(turns, JointOptimization):
         schedule = replace(schedule, stages={"world_model": schedule.stages["dynamics"]})
+    elif isinstance(turns, DynamicsOptimization):
+        schedule = replace(schedule, stages={"dynamics": schedule.stages["dynamics"]})
     elif name == "cells":
         config = replace(config, optimization=replace(turns, dynamics=replace(turns.dynamics, rows=16, length=24)))
     if isinstance(agent.agent, LatentConfig):

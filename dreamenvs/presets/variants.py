@@ -10,7 +10,7 @@ from dreamenvs.models.delta_iris import DeltaIRISConfig
 from dreamenvs.models.frame_level import JointOptimization
 from dreamenvs.models.frame_token import NoFrameTokenConfig
 from dreamenvs.models.step_vq import StepVQConfig
-from dreamenvs.models.two_stage import TwoStageOptimization
+from dreamenvs.models.two_stage import DynamicsOptimization, TwoStageOptimization
 from dreamenvs.presets.world_models import AT_ONCE
 from dreamenvs.priors.factorized import CrossEntropyObjective, KLObjective
 from dreamenvs.tokenizers.categorical import CategoricalConfig
@@ -57,7 +57,11 @@ def with_updates(config: Any, updates: Mapping[str, int | None], share: float = 
     if share <= 0:
         raise SystemExit(f"--update-share is {share}; it is above 0")
     chosen = config.optimization
-    parts = ("tokenizer", "dynamics") if isinstance(chosen, TwoStageOptimization) else ("joint",)
+    parts: tuple[str, ...] = ("joint",)
+    if isinstance(chosen, TwoStageOptimization):
+        parts = ("tokenizer", "dynamics")
+    elif isinstance(chosen, DynamicsOptimization):
+        parts = ("dynamics",)
     given = {name: count for name, count in updates.items() if count is not None}
     for name in given:
         if name not in parts:

@@ -56,7 +56,7 @@ class StudyDirectory:
         """The study as it was last begun."""
         path = self.path / "study.json"
         if not path.is_file():
-            raise SystemExit(f"{self.path} holds no study: training/suite.py makes one from a study file")
+            raise SystemExit(f"{self.path} holds no study: dreamenvs study makes one from a study file")
         return from_json(Study, parse_json(path.read_bytes(), str(path)), "study")
 
     def prepare(self, run: Run) -> Path:

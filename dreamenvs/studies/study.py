@@ -29,6 +29,15 @@ SCRIPTS: Mapping[str, str | Path] = {
 }
 """What a study may run, by the names in study files: modules of the package, and files in tests. Never a study, nor
 what runs other files: a study file could then run anything."""
+TYPED = {
+    "collect.py": ("dreamenvs", "collect"),
+    "evaluate.py": ("dreamenvs", "evaluate"),
+    "fit_world_model.py": ("dreamenvs", "fit"),
+    "rounds.py": ("dreamenvs", "rounds"),
+    "train_agent.py": ("dreamenvs", "train"),
+    "train_online.py": ("dreamenvs", "online"),
+}
+"""The same as one types them."""
 USUAL = (
     "train_online.py {family} --env {env} --preset small --seed {seed} --threads {threads} --name {name} "
     "--out {directory}/dream {options}"
@@ -216,7 +225,7 @@ class Run(NamedTuple):
 
     def typed(self) -> list[str]:
         """The commands as one would type them."""
-        return [shlex.join(["python", f"training/{script}", *words]) for script, *words in self.filled()]
+        return [shlex.join([*TYPED[script], *words]) for script, *words in self.filled()]
 
 
 def read_study(path: Path, scripts: Mapping[str, str | Path] = SCRIPTS) -> Study:

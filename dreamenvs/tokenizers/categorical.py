@@ -9,6 +9,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from dreamenvs.nn.distributions import one_hot, straight_through, unimix
+from dreamenvs.nn.frame_networks.pixels import to_bytes
 from dreamenvs.nn.frame_networks.shapes import grid_shape
 from dreamenvs.nn.frame_networks.step_vq import ConvConfig, Decoder, Encoder, squared_error
 from dreamenvs.nn.frame_networks.storm import BatchConvConfig, BatchDecoder, BatchEncoder
@@ -72,6 +73,9 @@ class CategoricalTokenizer(nn.Module):
         features = rearrange(self.expand(latent), "n (c h w) -> n c h w", h=height, w=width)
         frames: Tensor = self.decoder(features)
         return frames
+
+    def frames(self, tokens: Tensor) -> Tensor:
+        return to_bytes(self.decode(self.embed(tokens)))
 
     def posterior(self, observations: Tensor) -> Posterior:
         logits = unimix(self._logits(observations), self.config.unimix)

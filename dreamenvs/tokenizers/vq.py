@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from einops import rearrange
 from torch import Tensor, nn
 
+from dreamenvs.nn.frame_networks.pixels import to_bytes
 from dreamenvs.nn.frame_networks.shapes import grid_shape
 from dreamenvs.nn.frame_networks.step_vq import ConvConfig, Decoder, Encoder, squared_error
 from dreamenvs.protocols import Posterior
@@ -76,6 +77,9 @@ class VQTokenizer(nn.Module):
         features = self.expand(rearrange(latent, "n (h w d) -> n h w d", h=height, w=width))
         frames: Tensor = self.decoder(rearrange(features, "n h w c -> n c h w"))
         return frames
+
+    def frames(self, tokens: Tensor) -> Tensor:
+        return to_bytes(self.decode(self.embed(tokens)))
 
     def posterior(self, observations: Tensor) -> Posterior:
         quantized: Quantized = self.quantizer(self._vectors(observations))

@@ -10,6 +10,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from dreamenvs.nn.frame_networks.iris import IRISDecoder, IRISEncoder, ResidualNetworkConfig
+from dreamenvs.nn.frame_networks.pixels import to_bytes
 from dreamenvs.nn.frame_networks.rem import PlainNetworkConfig, REMDecoder, REMEncoder
 from dreamenvs.nn.frame_networks.shapes import grid_shape
 from dreamenvs.nn.layers import RowLinear
@@ -87,6 +88,9 @@ class DiscreteTokenizer(nn.Module):
         features = self.expand(rearrange(latent, "n (h w d) -> n h w d", h=height, w=width))
         frames: Tensor = self.decoder(rearrange(features, "n h w c -> n c h w").contiguous())
         return frames
+
+    def frames(self, tokens: Tensor) -> Tensor:
+        return to_bytes(self.decode(self.embed(tokens)))
 
     def posterior(self, observations: Tensor) -> Posterior:
         """The latent's gradients reach the encoder alone; the penalty's reach the codes as well."""

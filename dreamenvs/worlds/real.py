@@ -28,6 +28,11 @@ def make_real(
 ) -> gym.Env[Any, Any]:
     """Build the real environment that a dream was fitted on, with the observations that the dream gives.
 
+    >>> import dreamenvs
+    >>> env = dreamenvs.make_real("dreamenvs/STEPVQ-MinAtarBreakout-v0")
+    >>> env.reset(seed=0)[0].shape
+    (40, 40, 3)
+
     Args:
         checkpoint: An environment id, the path of a checkpoint directory, or what `dreamenvs.load` returned.
         obs_type: `"rgb"` frames; for `"latent"` and `"tokens"` the world model watches them, so that a policy that
@@ -52,6 +57,11 @@ def make_real_vec(
     **kwargs: Any,
 ) -> VectorEnv[Any, Any, Any]:
     """Build `num_envs` real environments as one; the world model watches all of them in one pass.
+
+    >>> import dreamenvs
+    >>> envs = dreamenvs.make_real_vec("dreamenvs/STEPVQ-MinAtarBreakout-v0", 4, obs_type="tokens")
+    >>> envs.reset(seed=0)[0].shape
+    (4, 100)
 
     Args:
         checkpoint: An environment id, the path of a checkpoint directory, or what `dreamenvs.load` returned.

@@ -28,6 +28,9 @@ EXTRAS = {"ALE": "atari", "MinAtar": "minatar", "dm_control": "dmc", "Crafter": 
 """The extra that brings each namespace."""
 MODULES = {"ALE": "ale_py", "MinAtar": "minatar", "dm_control": "shimmy", "Crafter": "crafter"}
 
+PATCH, LARGEST = 8, 96
+"""Images of an environment of one's own are kept if their sides are multiples of the first, up to the second."""
+
 _ID = re.compile(r"(?:[A-Za-z0-9_-]+/)?[A-Za-z0-9_.-]+")
 _WORD = re.compile(r"[A-Za-z0-9_. +-]*")
 _TASK = re.compile(r"dm_control/(?P<domain>[A-Za-z0-9_]+)-(?P<task>[A-Za-z0-9_]+)-v0")
@@ -48,7 +51,7 @@ def make_source(source: SourceEnv, observation_shape: tuple[int, int, int] | Non
         raise ValueError(f"{source.id} does not take these settings: {error}") from error
     if limit is not None:
         env = TimeLimit(env, int(limit))
-    env = _plain_actions(env)
+    env = plain_actions(env)
     _check_observations(env, observation_shape)
     return env
 
@@ -71,10 +74,30 @@ def default_source(env_id: str) -> SourceEnv:
     if (task := _TASK.fullmatch(env_id)) is not None:
         options = vars(DMCConfig(camera=CAMERAS.get(task["domain"], 0)))
         return SourceEnv(id=env_id, preprocessing="dmc", options=options)
+    if _shows_frames(env_id):
+        return SourceEnv(id=env_id)
     return SourceEnv(id=env_id, preprocessing="pixels", options=vars(PixelsConfig()))
 
 
-def describe(env: PixelEnv, *, world: str, source: SourceEnv) -> WorldSpec:
+def keeps_frames(space: gymnasium.Space[Any]) -> bool:
+    """Whether observations are images that a world model takes as they are: small ones, of whole patches of 8 × 8."""
+    if not isinstance(space, gymnasium.spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
+        return False
+    return all(PATCH <= side <= LARGEST and side % PATCH == 0 for side in space.shape[:2])
+
+
+def _shows_frames(env_id: str) -> bool:
+    """Whether an environment of somebody's own gives such images itself; what is not registered yet is drawn."""
+    if env_id not in gymnasium.registry:
+        return False
+    env = gymnasium.make(env_id, disable_env_checker=True)
+    try:
+        return keeps_frames(env.observation_space)
+    finally:
+        env.close()
+
+
+def describe(env: PixelEnv, *, world: str, source: SourceEnv | None) -> WorldSpec:
     """The WorldSpec of a real environment."""
     shape, space = env.observation_space.shape, env.action_space
     assert shape is not None
@@ -96,11 +119,14 @@ def choose_source(
     scale: int | None = None,
     repeat: int | None = None,
     quality: str | None = None,
+    size: int | None = None,
 ) -> SourceEnv:
     """The usual preprocessing of an id, with these choices in it."""
     source = default_source(env_id)
+    if size is not None and source.preprocessing == "none":
+        source = SourceEnv(id=env_id, preprocessing="pixels", options=vars(PixelsConfig()))
     choices: dict[str, Scalar] = {"terminal_on_life_loss": life_loss or None, "drawing": drawing, "scale": scale}
-    choices |= {"repeat": repeat, "quality": quality}
+    choices |= {"repeat": repeat, "quality": quality, "size": size}
     chosen = {name: value for name, value in choices.items() if value is not None}
     unknown = [name for name in chosen if name not in source.options]
     if unknown:
@@ -185,7 +211,7 @@ def _make_pixels(env_id: str, kwargs: Mapping[str, Any], options: Mapping[str, A
     return Pixels(gymnasium.make(env_id, **{**kwargs, **drawing}), config)
 
 
-def _plain_actions(env: PixelEnv) -> PixelEnv:
+def plain_actions(env: PixelEnv) -> PixelEnv:
     """Actions as the dream has them: Discrete from 0, or a float32 Box."""
     space = env.action_space
     if isinstance(space, gymnasium.spaces.Discrete):

@@ -112,7 +112,7 @@ def test_json_of_another_kind(path: Path, name: str, text: bytes) -> None:
         (CONTEXTS, lambda t: t.update(more=torch.zeros(1)), "must hold observations"),
         (CONTEXTS, lambda t: t["actions"].fill_(-1), "an action is -1, outside of"),
         (CONTEXTS, lambda t: t.update(actions=t["actions"].int()), "actions are .* the spec asks for"),
-        (CONTEXTS, lambda t: t["valid"][0].fill_(False), "contexts have no padding"),
+        (CONTEXTS, lambda t: t["valid"][0].fill_(False), "padding on the left alone"),
         (CONTEXTS, lambda t: t["terminated"].view(torch.uint8).fill_(2), "no booleans"),
         (CONTEXTS, lambda t: t["rewards"].fill_(float("inf")), "'rewards' holds NaN or infinity"),
         (CONTEXTS, lambda t: t.update(rewards=torch.zeros(2, 0)), "rewards have shape"),

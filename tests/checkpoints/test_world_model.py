@@ -198,7 +198,7 @@ def test_a_tokenizer_is_never_rounded() -> None:
         ({"card": {"psnr": float("nan")}}, "card.psnr is nan"),
         ({"card": {"seeds": (1, 2)}}, "card.seeds is a tuple"),
         ({"contexts": contexts()._replace(rewards=torch.full((2, 4), float("inf")))}, "rewards holds NaN, infinity"),
-        ({"contexts": contexts()._replace(valid=torch.zeros(2, 4, dtype=torch.bool))}, "contexts have no padding"),
+        ({"contexts": contexts()._replace(valid=torch.zeros(2, 4, dtype=torch.bool))}, "padding on the left alone"),
         ({"contexts": contexts()._replace(actions=torch.full((2, 4), 3))}, "an action is 3, outside of"),
         ({"contexts": contexts(rows=0)}, "rewards have shape"),
         ({"model": Toy(ToyConfig(), SPEC).double()}, "float64; floating values must be float32"),

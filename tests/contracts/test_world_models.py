@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from dreamenvs import tree
+from dreamenvs.dream import observe_contexts
 from dreamenvs.models.actions import sample_actions
+from dreamenvs.models.frame_level import shown_frames
 from dreamenvs.random import Noise
 from dreamenvs.types import WorldSpec
 from tests.small import CONFIGS, CONTINUOUS, DISCRETE, build_small, random_segment, stage_segment
@@ -185,7 +187,11 @@ def test_padding_changes_nothing(family: str, spec: WorldSpec) -> None:
     other = random_segment(spec, steps=6, seed=3)
     real = {dims: segment.valid.reshape(8, 6, *[1] * (dims - 2)) for dims in range(2, 6)}
     junk = tree.map(lambda leaf, noise: torch.where(real[leaf.dim()], leaf, noise), segment, other)
-    for number in range(len(build_small(family, spec).stages())):
+    for number, declared in enumerate(build_small(family, spec).stages()):
+        if declared.final:  # the first padded place holds the frame after the last step, which is real
+            shown = shown_frames(segment.valid)[:, :, None, None, None]
+            frames = torch.where(shown, segment.observations, other.observations)
+            junk = junk._replace(observations=frames)
         results = []
         for batch in (segment, junk._replace(valid=segment.valid)):
             model = build_small(family, spec)
@@ -201,3 +207,17 @@ def test_padding_changes_nothing(family: str, spec: WorldSpec) -> None:
             ]
             results.append((terms.total.detach(), *gradients, *model.buffers()))
         assert all(torch.allclose(one, two, rtol=1e-4, atol=1e-6) for one, two in zip(*results, strict=True))
+
+
+@torch.no_grad()
+def test_padded_contexts_are_observed_without_their_padding(family: str, spec: WorldSpec) -> None:
+    model = build_small(family, spec)
+    contexts = random_segment(spec, rows=6)
+    lengths = [5, 2, 5, 1, 3, 2]
+    contexts = contexts._replace(valid=torch.arange(5) >= 5 - torch.tensor(lengths)[:, None])
+    states = observe_contexts(model, contexts)
+    for row, length in enumerate(lengths):
+        alone = tree.map(lambda leaf: leaf[row : row + 1, -length:], contexts)  # noqa: B023
+        expected = observe_contexts(model, alone)
+        assert torch.equal(model.tokens(expected)[0], model.tokens(states)[row])
+        assert torch.allclose(model.features(expected)[0], model.features(states)[row], atol=1e-5)

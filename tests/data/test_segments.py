@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dreamenvs.data.episode import Episode
-from dreamenvs.data.segments import sample_segments, start_contexts
+from dreamenvs.data.segments import cut_segments, sample_segments, start_contexts
 
 
 def numbered(steps: int, first: int = 0, *, terminated: bool = True) -> Episode:
@@ -123,3 +123,25 @@ def test_a_share_of_start_contexts_are_beginnings() -> None:
     assert len(set(context.actions[50:, 0].tolist())) > 5
     with pytest.raises(ValueError, match="not 1"):
         start_contexts(EPISODES, 1, 6, np.random.default_rng(0), beginnings=1.5)
+
+
+def test_contexts_that_are_padded_begin_at_any_frame() -> None:
+    episodes = [numbered(5), numbered(12, 100)]
+    contexts = start_contexts(episodes, 400, 4, np.random.default_rng(0), padded=True)
+    lasts = contexts.observations[:, -1, 0, 0, 0]
+    assert contexts.valid[:, -1].all()
+    assert set(lasts.tolist()) == {*range(5), *range(100, 112)}
+    for row in range(400):
+        known = int(contexts.valid[row].sum())
+        first = int(lasts[row]) - known + 1
+        assert known == min(4, int(lasts[row]) % 100 + 1)
+        assert contexts.observations[row, 4 - known :, 0, 0, 0].tolist() == list(range(first, first + known))
+        assert not contexts.valid[row, : 4 - known].any()
+        assert not contexts.observations[row, : 4 - known].any()
+
+
+def test_the_final_frame_takes_the_first_place_of_the_padding() -> None:
+    chosen, starts = np.array([0, 0]), np.array([0, 2])
+    segment = cut_segments([numbered(5)], chosen, starts, 4, final=True)
+    assert segment.observations[:, :, 0, 0, 0].tolist() == [[0, 1, 2, 3], [2, 3, 4, 255]]
+    assert segment.valid.tolist() == [[True] * 4, [True, True, True, False]]

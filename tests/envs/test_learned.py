@@ -113,7 +113,7 @@ def test_poisoned_weights_end_rows_and_reach_nobody(family: str) -> None:
     envs = DreamVectorEnv(4, checkpoint=world, obs_type="latent")
     envs.reset(seed=0)
     with torch.no_grad():
-        world.model.reward.output.weight[0] = float("nan")  # type: ignore[attr-defined]
+        list(world.model.outcomes.reward.parameters())[-1][0] = float("nan")  # type: ignore[attr-defined]
     observation, rewards, _, truncated, infos = envs.step(np.zeros(4, dtype=np.int64))
     assert truncated.all()
     assert np.isfinite(observation).all()

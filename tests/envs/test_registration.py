@@ -66,7 +66,7 @@ def test_shelves_are_searched_in_order(shelves: dict[str, Path]) -> None:
 
 
 def test_a_missing_dream_is_one_error_that_names_the_command(shelves: dict[str, Path]) -> None:
-    command = "python training/fit_world_model.py rem --env ALE/Breakout-v5"
+    command = "dreamenvs fit rem --env ALE/Breakout-v5"
     for call in (dreamenvs.locate, dreamenvs.load, gym.make, gym.make_vec):
         with pytest.raises(dreamenvs.DreamNotFoundError, match=command):
             call("dreamenvs/REM-Breakout-v0")
@@ -92,10 +92,8 @@ def test_dream_env_takes_the_most_faithful_dream(shelves: dict[str, Path]) -> No
 
 
 def test_commands_are_spelled_as_the_script_takes_them() -> None:
-    assert fitting_command("DeltaIRIS-Crafter-v0") == "python training/fit_world_model.py deltairis --env Crafter"
-    assert fitting_command("GITSTORM-CupCatch-v0") == (
-        "python training/fit_world_model.py gitstorm --env dm_control/ball_in_cup-catch-v0"
-    )
+    assert fitting_command("DeltaIRIS-Crafter-v0") == "dreamenvs fit deltairis --env Crafter"
+    assert fitting_command("GITSTORM-CupCatch-v0") == ("dreamenvs fit gitstorm --env dm_control/ball_in_cup-catch-v0")
     assert fitting_command("STEPVQ-Pong-v1") is None
 
 

@@ -200,11 +200,11 @@ def naive_steps(model: Any, episodes: list[Episode]) -> list[dict[str, Any]]:
                     "surprise": -float(chances[torch.arange(len(tokens)), tokens].mean()),
                     "accuracy": float((chances.argmax(-1) == tokens).double().mean()),
                     "copied": float((state.tokens[0] == tokens).double().mean()),
-                    "reward": float(model.reward(following.hidden)),
+                    "reward": float(model.outcomes.reward(following.hidden)),
                     "real_reward": float(episode.rewards[step]),
                     "last_reward": float(episode.rewards[step - 1]),
                     "tokens": tokens.tolist(),
-                    "ends": float(model.termination(following.hidden) > 0),
+                    "ends": float(model.outcomes.termination(following.hidden) > 0),
                     "real_end": float(episode.terminated[step]),
                 }
             )
@@ -214,7 +214,7 @@ def naive_steps(model: Any, episodes: list[Episode]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("family", ["STEPVQ", "CBT"])
 def test_one_step_figures_against_a_loop(family: str) -> None:
     model = build_small(family, dtype=torch.float64)
-    torch.nn.init.constant_(model.termination.output.bias, 0.0)
+    torch.nn.init.constant_(model.outcomes.termination.output.bias, 0.0)
     episodes = [noisy_episode(steps, seed) for seed, steps in enumerate((9, 4, 2, 12))]
     result = measure(model, episodes, rng(), context=3, warmup=5, rows=3, starts=4, horizon=2)
     found = naive_steps(model, episodes)

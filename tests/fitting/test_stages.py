@@ -27,7 +27,7 @@ every_family = pytest.mark.parametrize("family", list(TURNS))
 def build(family: str) -> Any:
     torch.manual_seed(0)
     model = FAMILIES[family].build(TURNS[family], DISCRETE).train()
-    for head in (model.reward, model.termination):
+    for head in (model.outcomes.reward, model.outcomes.termination):
         torch.nn.init.normal_(head.output.weight, std=0.3)
     return model
 

@@ -131,7 +131,7 @@ def test_agreement_of_both_kinds(ablation: bool) -> None:
 
 def test_the_ablation_learns_with_every_parameter() -> None:
     model = build(ablation=True, dtype=torch.float32).train()
-    for head in (model.reward, model.termination):
+    for head in (model.outcomes.reward, model.outcomes.termination):
         torch.nn.init.normal_(head.output.weight, std=0.3)
     model.dynamics_loss(random_segment()).total.backward()
     known = {id(parameter) for parameter in model.tokenizer.parameters()}
@@ -177,10 +177,10 @@ def test_rows_dream_the_same_in_batches_of_any_size() -> None:
 @torch.no_grad()
 def test_terminations_are_drawn_from_the_model_alone() -> None:
     model = build(dtype=torch.float32)
-    model.termination.output.weight.zero_()
+    model.outcomes.termination.output.weight.zero_()
     state = model.observe(random_segment())
     for log_odds, low, high in ((-30.0, 0.0, 0.0), (30.0, 1.0, 1.0), (-1.1, 0.15, 0.35)):
-        model.termination.output.bias.fill_(log_odds)
+        model.outcomes.termination.output.bias.fill_(log_odds)
         ended = []
         for step in range(40):  # the window is full after four blocks, and nothing happens
             state, outcome = model.step(state, actions(8, step), noise(8, step))

@@ -140,8 +140,8 @@ def test_the_burn_in_sees_the_actions(family: str) -> None:
 def test_a_dream_ends_when_the_model_says_so(family: str, odds: float, ends: bool) -> None:
     """The published REM lets the real environment's end into its dream; here the context's flags change nothing."""
     model, segment = build_small(family), random_segment()
-    model.termination.output.weight.zero_()
-    model.termination.output.bias.fill_(odds)
+    model.outcomes.termination.output.weight.zero_()
+    model.outcomes.termination.output.bias.fill_(odds)
     outcomes = []
     for flags in (torch.zeros_like(segment.terminated), torch.ones_like(segment.terminated)):
         state = model.observe(segment._replace(terminated=flags))

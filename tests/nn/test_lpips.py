@@ -126,10 +126,10 @@ def test_without_a_file_the_error_names_it_and_says_how_to_make_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(perceptual.VARIABLE, raising=False)
-    with pytest.raises(LPIPSError, match=r"DREAMENVS_LPIPS names none.*training/convert_lpips.py"):
+    with pytest.raises(LPIPSError, match=r"DREAMENVS_LPIPS names none.*python -m dreamenvs.cli.lpips"):
         perceptual_distance(pictures(1), pictures(2))
     monkeypatch.setenv(perceptual.VARIABLE, str(tmp_path / "absent"))
-    with pytest.raises(LPIPSError, match=r"absent.*training/convert_lpips.py"):
+    with pytest.raises(LPIPSError, match=r"absent.*python -m dreamenvs.cli.lpips"):
         perceptual_distance(pictures(1), pictures(2))
 
 

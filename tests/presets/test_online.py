@@ -10,6 +10,7 @@ import pytest
 from dreamenvs.fitting.schedule import Schedule
 from dreamenvs.models import FAMILIES
 from dreamenvs.models.frame_level import JointOptimization
+from dreamenvs.models.two_stage import DynamicsOptimization
 
 pytest.importorskip("tyro")
 
@@ -77,8 +78,8 @@ def test_an_epoch_is_a_round(presets: Any) -> None:
 def test_every_family_has_its_presets(family: str, name: str, presets: Any) -> None:
     for env in ("ALE/Pong-v5", "Crafter"):
         preset = presets.find_preset(family, name, env)
-        joint = isinstance(preset.config.optimization, JointOptimization)
-        assert set(preset.schedule.stages) == ({"world_model"} if joint else {"tokenizer", "dynamics"})
+        stages = {JointOptimization: {"world_model"}, DynamicsOptimization: {"dynamics"}}
+        assert set(preset.schedule.stages) == stages.get(type(preset.config.optimization), {"tokenizer", "dynamics"})
         sizes = (preset.schedule.steps, preset.schedule.chunk, preset.schedule.warmup)
         assert not any(size % preset.num_envs for size in sizes)
         assert set(presets.build_samplers(preset, ("a", "b"))) == {"a", "b"}

@@ -10,8 +10,8 @@ import torch
 from dreamenvs.evaluation.teacher_forcing import TeacherForcing
 from dreamenvs.models.actions import ActionEncoder, sample_actions
 from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization
-from dreamenvs.models.heads import RewardHead, TerminationHead
 from dreamenvs.models.mixers import ConcatMixer, ConcatMixerConfig
+from dreamenvs.models.outcomes import build_hidden_outcomes
 from dreamenvs.priors.factorized import KLObjective
 from dreamenvs.priors.maskgit import MaskGITConfig, MaskGITPrior
 from dreamenvs.protocols import ScoringPrior
@@ -36,8 +36,7 @@ def frame_level(kind: str, config: MaskGITConfig) -> FrameLevelModel[Any]:
         mixer=ConcatMixer(ConcatMixerConfig(), tokenizer.latent_width, ActionEncoder(DISCRETE.actions).width, width),
         sequence=Transformer(TRANSFORMER),
         prior=MaskGITPrior(config, width, tokenizer.num_tokens, tokenizer.vocabulary, grid),
-        reward=RewardHead(HEAD, width),
-        termination=TerminationHead(HEAD, width),
+        outcomes=build_hidden_outcomes(HEAD, width),
         optimization=JointOptimization(),
     )
 

@@ -135,7 +135,9 @@ def test_the_loss_of_the_dynamics_has_no_target_in_padding() -> None:
                 inputs += [model.embed_tokens.weight[token] for token in tokens]
         hidden = model.sequence(torch.stack(inputs)[None])[0]
         nats += [-model.prior.logits(hidden[at]).log_softmax(-1)[token] for at, token in targets.items()]
-        rewards.append(model.reward.loss(hidden[acted], segment.rewards[row, :length], segment.valid[row, :length]))
+        rewards.append(
+            model.outcomes.reward.loss(hidden[acted], segment.rewards[row, :length], segment.valid[row, :length])
+        )
     assert len(nats) == (4 + 2 + 0) * 4
     assert torch.allclose(terms.parts["dynamics"] / 4, torch.stack(nats).mean())
     mean = sum(reward * length for reward, length in zip(rewards, lengths, strict=True)) / sum(lengths)

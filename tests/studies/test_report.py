@@ -76,7 +76,7 @@ def test_a_report_states_what_the_runs_did(capsys: pytest.CaptureFixture[str]) -
     assert "| two | 3 | 11 [" in text
     for run in study.runs():
         assert (f"runs/{run.key}/results.json\n{run.typed()[0]}" in text) == (run.seed != 9)
-    assert "python training/report.py study" in text
+    assert "python -m dreamenvs.cli.report study" in text
     for name in ("returns", "aggregates", "profiles", "curves"):
         assert f"({name}.png)" in text
         assert Path(f"study/report/{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -31,7 +31,7 @@ def test_a_run_is_known_by_what_it_is() -> None:
     words = "train_online.py iris --env Crafter --preset small --seed 3 --threads 1"
     words += f" --name {only.key} --out runs/{only.key}/dream"
     assert only.filled() == (tuple(words.split()),)
-    assert only.typed() == [f"python training/{words}"]
+    assert only.typed() == [f"dreamenvs online {words.removeprefix('train_online.py ')}"]
     assert only.key.startswith("iris-Crafter-s3-")
     (again,) = study(seeds=[3], name="other", retries=0).runs()
     assert again.key == only.key

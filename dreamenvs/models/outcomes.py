@@ -1,0 +1,195 @@
+"""Outcomes: the reward and the end of a step, read from the hidden vector alone, or from the transition that it made.
+
+The papers read them from the hidden vector, before the next frame is drawn: reward and frame are then two independent
+guesses, and a brick vanishes unpaid. `TransitionOutcomes` sees the frame before, the frame after and the memory, at
+every place, and draws the reward from the values that the data hold instead of paying a little at every step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dreamenvs.models.heads import HeadConfig, RewardHead, SignRewardHead, TerminationHead
+from dreamenvs.nn import initialization
+from dreamenvs.nn.canvas import Canvas, Layout, pool
+from dreamenvs.nn.distributions import BINS, masked_mean, two_hot_loss, two_hot_mean
+from dreamenvs.nn.layers import RowConv2d, RowLinear
+from dreamenvs.random import Noise
+from dreamenvs.types import LossTerms, Outcome
+
+REWARD_STEPS = 1
+"""Draws after that of the termination: the reward's class."""
+
+
+class Outcomes(Protocol):
+    """Reward and termination of steps; an `nn.Module` too."""
+
+    sees_next: bool
+    """Whether a step's outcome can be learned only where the frame after it is shown."""
+
+    def sample(self, hidden: Tensor, before: Tensor, after: Tensor, noise: Noise, draw: int) -> Outcome:
+        """Of one step of every row: hidden (B, D) after the action, tokens (B, K) before and after it."""
+        ...
+
+    def loss(self, hidden: Tensor, tokens: Tensor, rewards: Tensor, terminated: Tensor, valid: Tensor) -> LossTerms:
+        """Of segments: hidden (B, T, D), tokens (B, T, K), and (B, T) rewards, ends and which steps count."""
+        ...
+
+    def grow(self, rewards: Tensor) -> None:
+        """Take note of rewards (N,) of the data, before anything is learned from them."""
+        ...
+
+
+class HiddenOutcomes(nn.Module):
+    """As in the papers: one head each, on the hidden vector."""
+
+    sees_next = False
+
+    def __init__(self, reward: RewardHead | SignRewardHead, termination: TerminationHead) -> None:
+        super().__init__()
+        self.reward = reward
+        self.termination = termination
+
+    def sample(self, hidden: Tensor, before: Tensor, after: Tensor, noise: Noise, draw: int) -> Outcome:
+        # DRAMA cuts where the probability passes one half; sampling keeps the learned rate of rare endings.
+        ends = self.termination(hidden)
+        return Outcome(self.reward(hidden), noise.bernoulli(ends, draw=draw), ends.isfinite())
+
+    def loss(self, hidden: Tensor, tokens: Tensor, rewards: Tensor, terminated: Tensor, valid: Tensor) -> LossTerms:
+        flat, counted = hidden.flatten(0, 1), valid.flatten()
+        reward = self.reward.loss(flat, rewards.flatten(), counted)
+        termination = self.termination.loss(flat, terminated.flatten(), counted)
+        return LossTerms(reward + termination, {"reward": reward.detach(), "termination": termination.detach()})
+
+    def grow(self, rewards: Tensor) -> None:
+        """The papers' heads know all rewards."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransitionConfig:
+    """Sizes of the network that looks at a transition."""
+
+    channels: int = 32
+    """Numbers at every place."""
+    code_width: int = 12
+    """Numbers that stand for a token."""
+    units: int = 64
+    """Of the layer between the places and the outcome."""
+    rewards: Literal["classes", "two_hot"] = "classes"
+    """`classes` draws one of the values that the data hold; `two_hot`, for rewards of any size, says their mean, and
+    nothing where it is less than half of the smallest reward of the data."""
+    classes: int = 8
+    """The most values that rewards can take."""
+    weight: float = 5.0
+    """Of the outcome's likelihood, next to that of a whole frame."""
+
+    def __post_init__(self) -> None:
+        if min(self.channels, self.code_width, self.units) < 1 or self.classes < 2 or not 0 < self.weight < 1e6:
+            raise ValueError(f"sizes are at least 1, classes at least 2 and weight above 0: {self}")
+
+
+class TransitionOutcomes(nn.Module):
+    """Reward and end of [hidden, tokens before, tokens after], looked at where they are and gathered over the frame."""
+
+    sees_next = True
+    values: Tensor
+    kept: Tensor
+    quiet: Tensor
+
+    def __init__(self, config: TransitionConfig, canvas: Canvas, vocabulary: int, kernel: int = 3) -> None:
+        super().__init__()
+        self.config, self.grid = config, canvas.grid
+        channels, padding = config.channels, kernel // 2
+        self.canvas = canvas
+        self.embed = initialization.table(vocabulary, config.code_width, 1.0)
+        self.look = RowConv2d(2 * config.code_width, channels, kernel, padding=padding, bias=False)
+        self.think = RowConv2d(channels, channels, kernel, padding=padding)
+        self.gather = RowLinear(2 * channels, config.units)
+        self.reward = RowLinear(config.units, BINS if config.rewards == "two_hot" else config.classes)
+        self.end = RowLinear(config.units, 1)
+        self.register_buffer("values", torch.zeros(config.classes))  # (R,), the first is 0
+        self.register_buffer("kept", torch.ones((), dtype=torch.int64))
+        self.register_buffer("quiet", torch.zeros(()))
+
+    def sample(self, hidden: Tensor, before: Tensor, after: Tensor, noise: Noise, draw: int) -> Outcome:
+        rewards, ends = self._logits(hidden, before, after)
+        finite = ends.isfinite() & rewards.sum(1).isfinite()
+        return Outcome(self._reward(rewards, noise, draw + REWARD_STEPS), noise.bernoulli(ends, draw=draw), finite)
+
+    def loss(self, hidden: Tensor, tokens: Tensor, rewards: Tensor, terminated: Tensor, valid: Tensor) -> LossTerms:
+        # The step at t leads to the frame at t + 1; which of these are shown, is seen to by the stage.
+        parts = (hidden[:, :-1], tokens[:, :-1], tokens[:, 1:], rewards[:, :-1], terminated[:, :-1], valid[:, :-1])
+        flat, before, after, paid, ended, counted = (part.flatten(0, 1) for part in parts)
+        found, ends = self._logits(flat, before, after)
+        if self.config.rewards == "two_hot":
+            each = two_hot_loss(found, paid)
+        else:
+            each = F.cross_entropy(self._known(found), self._classes(paid), reduction="none")
+        reward = masked_mean(each, counted)
+        crossed = F.binary_cross_entropy_with_logits(ends, ended.to(ends.dtype), reduction="none")
+        termination = masked_mean(crossed, counted)
+        parts_of_loss = {"reward": reward.detach(), "termination": termination.detach()}
+        return LossTerms(self.config.weight * (reward + termination), parts_of_loss)
+
+    @torch.no_grad()
+    def grow(self, rewards: Tensor) -> None:
+        distinct = torch.unique(rewards)
+        sizes = distinct[distinct != 0].abs()
+        if self.config.rewards == "two_hot":
+            if len(sizes):
+                smallest = sizes.min() / 2
+                self.quiet.copy_(torch.minimum(self.quiet, smallest) if self.quiet > 0 else smallest)
+            return
+        for value in distinct.tolist():
+            count = int(self.kept)
+            if bool((self.values[:count] == value).any()):
+                continue
+            if count == self.config.classes:
+                raise ValueError(
+                    f"rewards take more than {count} values, such as {value:g}: fit with rewards='two_hot' or more "
+                    "classes in TransitionConfig"
+                )
+            self.values[count] = value
+            self.kept += 1
+
+    def _reward(self, logits: Tensor, noise: Noise, draw: int) -> Tensor:
+        if self.config.rewards == "two_hot":
+            means = two_hot_mean(logits)
+            return torch.where(means.abs() < self.quiet, 0.0, means)
+        return self.values[noise.choose(self._known(logits), draw=draw)]
+
+    def _known(self, logits: Tensor) -> Tensor:
+        """The same logits, with nothing left for values that the data do not hold."""
+        classes = torch.arange(self.config.classes, device=logits.device)
+        return logits.masked_fill(classes >= self.kept, -1e9)
+
+    def _classes(self, rewards: Tensor) -> Tensor:
+        distances = (rewards[:, None] - self.values).abs()
+        return self._known(-distances).argmax(-1)
+
+    def _logits(self, hidden: Tensor, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (N, R) of the reward and log-odds (N,) of the end."""
+        both = torch.cat([self.embed(before), self.embed(after)], -1)
+        seen = self.look(rearrange(both, "n (h w) e -> n e h w", h=self.grid[0]).contiguous())
+        inner = F.silu(self.think(F.silu(self.canvas(hidden) + seen)))
+        gathered = F.silu(self.gather(pool(inner)))
+        return self.reward(gathered).float(), self.end(gathered)[:, 0].float()
+
+
+def build_hidden_outcomes(config: HeadConfig, width: int) -> HiddenOutcomes:
+    """The papers' heads, with two-hot rewards."""
+    return HiddenOutcomes(RewardHead(config, width), TerminationHead(config, width))
+
+
+def build_outcomes(config: HeadConfig | TransitionConfig, width: int, layout: Layout, vocabulary: int) -> Outcomes:
+    """The outcomes of a config, for a hidden vector of `width` and tokens that lie as `layout` says."""
+    if isinstance(config, HeadConfig):
+        return build_hidden_outcomes(config, width)
+    canvas = layout.canvas(width, config.channels)
+    return TransitionOutcomes(config, canvas, vocabulary, layout.kernel)
