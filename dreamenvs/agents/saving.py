@@ -15,12 +15,11 @@ from dreamenvs.agents.latent_actor_critic import LatentConfig, build_latent
 from dreamenvs.agents.protocol import ActingAgent, AgentSpec
 from dreamenvs.agents.q_agent import QAgentConfig, build_q_agent
 from dreamenvs.agents.recurrent_actor_critic import RecurrentConfig, build_recurrent
+from dreamenvs.checkpoints.stored_tensors import pack_tensors, unpack_tensors
 from dreamenvs.checkpoints.world_model import (
     CheckpointError,
     build_with_weights,
     check_integers,
-    pack_tensors,
-    unpack_tensors,
 )
 from dreamenvs.config import ConfigError, from_json, to_json
 from dreamenvs.files.atomic_directory import (

@@ -29,7 +29,7 @@ from dreamenvs.agents.learner import Learner
 from dreamenvs.agents.protocol import agent_spec
 from dreamenvs.agents.saving import build_agent, save_agent
 from dreamenvs.checkpoints.library import new_name, user_directory
-from dreamenvs.checkpoints.world_model import stored_weights
+from dreamenvs.checkpoints.stored_tensors import stored_weights
 from dreamenvs.cli.command_line import command_line
 from dreamenvs.cli.online_costs import estimate_costs
 from dreamenvs.cli.online_monitor import OnlineMonitor

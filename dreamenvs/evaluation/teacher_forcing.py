@@ -68,6 +68,10 @@ class TeacherForcing(Noise):
         """The targets once more, where they were given."""
         return self.targets if self.forcing else super().categorical_again(logits, draw)
 
+    def of_rows(self, rows: Tensor) -> Noise:
+        """The noise of some rows (N,) alone, which nobody hears."""
+        return Noise(self.seeds[rows], self.steps[rows], self.temperature)
+
     def bernoulli(self, logits: Tensor, draw: int = 0) -> Tensor:
         """Whether the log-odds (B,) are above even: a drawn ending would miss or hit a rare one by chance."""
         return logits > 0

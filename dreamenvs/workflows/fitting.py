@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from dreamenvs.checkpoints.library import new_name
-from dreamenvs.checkpoints.world_model import Checkpoint, stored_weights
+from dreamenvs.checkpoints.stored_tensors import stored_weights
+from dreamenvs.checkpoints.world_model import Checkpoint
 from dreamenvs.data.episode import Episode
 from dreamenvs.data.replay import Replay
 from dreamenvs.data.samplers import CountSampler, FrequencySampler, Sampler, UniformSampler

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from dreamenvs.checkpoints.card import card_markdown
+from dreamenvs.checkpoints.stored_tensors import stored_weights
 from dreamenvs.checkpoints.world_model import (
     LIMITS,
     CheckpointError,
     load_checkpoint,
     read_identity,
     save_checkpoint,
-    stored_weights,
 )
 from dreamenvs.files.atomic_directory import dump_json, parse_json
 from dreamenvs.models.family import Family

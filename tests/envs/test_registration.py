@@ -38,7 +38,7 @@ def put(shelf: Path, name: str, psnr: float | None = None) -> Path:
 
 
 def test_every_family_is_registered_on_every_world() -> None:
-    assert len(FAMILIES) == 9
+    assert len(FAMILIES) == 10
     assert (len(ATARI), len(DMC), len(WORLDS)) == (26, 20, 52)
     for world in WORLDS:
         assert f"DreamEnv-{world}-v0" in gym.registry

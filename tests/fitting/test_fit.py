@@ -96,7 +96,7 @@ def test_stages_come_in_turn_and_tell() -> None:
     assert fit.finished
     assert not list(fit.run())
     moved = {name.split(".")[0] for name, value in weights(fit).items() if not torch.equal(value, start[name])}
-    assert moved == {"tokenizer", "mixer", "sequence", "prior", "reward", "termination"}
+    assert moved == {"tokenizer", "mixer", "sequence", "prior", "outcomes"}
 
 
 def test_the_dynamics_leave_the_tokenizer_alone_and_see_its_tokens() -> None:

@@ -85,7 +85,7 @@ def test_the_encoder_learns_from_both_and_the_decoder_from_pixels_alone(spec: Wo
     encoder = {"tokenizer.encoder", "tokenizer.contract"}
     assert gradients(model, model.dynamics_loss(posterior, segment).total) == {
         *encoder,
-        *("mixer", "sequence", "prior", "reward", "termination"),
+        *("mixer", "sequence", "prior", "outcomes"),
     }
     assert gradients(model, model.tokenizer_loss(segment).total) == {*encoder, "tokenizer.expand", "tokenizer.decoder"}
 
