@@ -58,7 +58,7 @@ class Args:
     """Fit a world model and save it as a dream."""
 
     family: Annotated[str, tyro.conf.Positional] = "stepvq"
-    """Which family: stepvq, stepvqt, cb, cbt, storm, gitstorm, iris, rem or deltairis."""
+    """Which family: grid, stepvq, stepvqt, cb, cbt, storm, gitstorm, iris, rem or deltairis."""
     env: str | None = None
     """The real environment to collect from where there is no data yet; MinAtar/Breakout-v1 if nothing is given."""
     dataset: str | None = None
@@ -71,7 +71,7 @@ class Args:
     """Who plays them: by default the tracker in ALE/Pong, held random actions in dm_control, random ones elsewhere."""
     num_envs: int = 1
     """Environments that are played at once: many give many short episodes."""
-    preset: Literal["small", "cells", "local", "paper"] = "small"
+    preset: Literal["small", "cells", "local", "patches", "paper"] = "small"
     """Model sizes, and how they are optimised."""
     variant: Literal["kl", "ce", "no-i-tokens"] | None = None
     """A part as a paper's comparison has it: STEP-VQ or a baseline fitted all at once with the KL or with the cross

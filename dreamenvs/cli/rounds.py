@@ -41,7 +41,7 @@ from dreamenvs.presets.world_models import model_config
 from dreamenvs.studies.baselines import EXPLORATION, PPOConfig
 from dreamenvs.types import DiscreteActions, SourceEnv
 from dreamenvs.workflows.collecting import PolicyName, default_policy
-from dreamenvs.workflows.dream_learners import DreamLearner, PPOLearner, PQNLearner
+from dreamenvs.workflows.dream_learners import PPOLearner, PQNLearner, RoundLearner
 from dreamenvs.workflows.fitting import Contexts, FitRecipe
 from dreamenvs.worlds.source import choose_source
 
@@ -182,7 +182,7 @@ def learned(args: Args, dream: Path, seed: int) -> Policy:
     return build_learner(args, checkpoint).explorer(policy, checkpoint, args.epsilons, seed)
 
 
-def build_learner(args: Args, checkpoint: Checkpoint, report: Any = None) -> DreamLearner:
+def build_learner(args: Args, checkpoint: Checkpoint, report: Any = None) -> RoundLearner:
     """What learns in the dreams of these rounds."""
     discrete = isinstance(checkpoint.model.spec.actions, DiscreteActions)
     fitting = discrete and checkpoint.family == "GRID"

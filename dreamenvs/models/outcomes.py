@@ -8,7 +8,7 @@ every place, and draws the reward from the values that the data hold instead of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from einops import rearrange
@@ -81,17 +81,16 @@ class TransitionConfig:
     """Numbers that stand for a token."""
     units: int = 64
     """Of the layer between the places and the outcome."""
-    rewards: Literal["classes", "two_hot"] = "classes"
-    """`classes` draws one of the values that the data hold; `two_hot`, for rewards of any size, says their mean, and
-    nothing where it is less than half of the smallest reward of the data."""
     classes: int = 8
-    """The most values that rewards can take."""
+    """Rewards of at most so many values are drawn as one of these; where the data hold more, the mean is paid, and
+    nothing where it is less than half of the smallest reward of the data."""
     weight: float = 5.0
     """Of the outcome's likelihood, next to that of a whole frame."""
 
     def __post_init__(self) -> None:
-        if min(self.channels, self.code_width, self.units) < 1 or self.classes < 2 or not 0 < self.weight < 1e6:
-            raise ValueError(f"sizes are at least 1, classes at least 2 and weight above 0: {self}")
+        sizes = min(self.channels, self.code_width, self.units) >= 1
+        if not (sizes and 2 <= self.classes <= BINS and 0 < self.weight < 1e6):
+            raise ValueError(f"sizes are at least 1, classes from 2 to {BINS} and weight above 0: {self}")
 
 
 class TransitionOutcomes(nn.Module):
@@ -111,10 +110,10 @@ class TransitionOutcomes(nn.Module):
         self.look = RowConv2d(2 * config.code_width, channels, kernel, padding=padding, bias=False)
         self.think = RowConv2d(channels, channels, kernel, padding=padding)
         self.gather = RowLinear(2 * channels, config.units)
-        self.reward = RowLinear(config.units, BINS if config.rewards == "two_hot" else config.classes)
+        self.reward = RowLinear(config.units, BINS)
         self.end = RowLinear(config.units, 1)
         self.register_buffer("values", torch.zeros(config.classes))  # (R,), the first is 0
-        self.register_buffer("kept", torch.ones((), dtype=torch.int64))
+        self.register_buffer("kept", torch.ones((), dtype=torch.int64))  # one more than there are, if there are more
         self.register_buffer("quiet", torch.zeros(()))
 
     def sample(self, hidden: Tensor, before: Tensor, after: Tensor, noise: Noise, draw: int) -> Outcome:
@@ -127,11 +126,8 @@ class TransitionOutcomes(nn.Module):
         parts = (hidden[:, :-1], tokens[:, :-1], tokens[:, 1:], rewards[:, :-1], terminated[:, :-1], valid[:, :-1])
         flat, before, after, paid, ended, counted = (part.flatten(0, 1) for part in parts)
         found, ends = self._logits(flat, before, after)
-        if self.config.rewards == "two_hot":
-            each = two_hot_loss(found, paid)
-        else:
-            each = F.cross_entropy(self._known(found), self._classes(paid), reduction="none")
-        reward = masked_mean(each, counted)
+        drawn = F.cross_entropy(self._known(found), self._classes(paid), reduction="none")
+        reward = masked_mean(torch.where(self._few, drawn, two_hot_loss(found, paid)), counted)
         crossed = F.binary_cross_entropy_with_logits(ends, ended.to(ends.dtype), reduction="none")
         termination = masked_mean(crossed, counted)
         parts_of_loss = {"reward": reward.detach(), "termination": termination.detach()}
@@ -141,33 +137,31 @@ class TransitionOutcomes(nn.Module):
     def grow(self, rewards: Tensor) -> None:
         distinct = torch.unique(rewards)
         sizes = distinct[distinct != 0].abs()
-        if self.config.rewards == "two_hot":
-            if len(sizes):
-                smallest = sizes.min() / 2
-                self.quiet.copy_(torch.minimum(self.quiet, smallest) if self.quiet > 0 else smallest)
+        if len(sizes):
+            smallest = sizes.min() / 2
+            self.quiet.copy_(torch.minimum(self.quiet, smallest) if self.quiet > 0 else smallest)
+        count = int(self.kept)
+        if count > self.config.classes:
             return
-        for value in distinct.tolist():
-            count = int(self.kept)
-            if bool((self.values[:count] == value).any()):
-                continue
-            if count == self.config.classes:
-                raise ValueError(
-                    f"rewards take more than {count} values, such as {value:g}: fit with rewards='two_hot' or more "
-                    "classes in TransitionConfig"
-                )
-            self.values[count] = value
-            self.kept += 1
+        new = distinct[(distinct[:, None] != self.values[:count]).all(1)][: self.config.classes + 1 - count]
+        self.kept += len(new)
+        inside = new[: self.config.classes - count]
+        self.values[count : count + len(inside)] = inside
 
     def _reward(self, logits: Tensor, noise: Noise, draw: int) -> Tensor:
-        if self.config.rewards == "two_hot":
-            means = two_hot_mean(logits)
-            return torch.where(means.abs() < self.quiet, 0.0, means)
-        return self.values[noise.choose(self._known(logits), draw=draw)]
+        means = two_hot_mean(logits)
+        loud = torch.where(means.abs() < self.quiet, 0.0, means)
+        return torch.where(self._few, self.values[noise.choose(self._known(logits), draw=draw)], loud)
+
+    @property
+    def _few(self) -> Tensor:
+        """Whether rewards take few values: a tensor, so that no device waits for the answer."""
+        return self.kept <= self.config.classes
 
     def _known(self, logits: Tensor) -> Tensor:
-        """The same logits, with nothing left for values that the data do not hold."""
+        """Logits (N, classes), with nothing left for values that the data do not hold."""
         classes = torch.arange(self.config.classes, device=logits.device)
-        return logits.masked_fill(classes >= self.kept, -1e9)
+        return logits[:, : self.config.classes].masked_fill(classes >= self.kept, -1e9)
 
     def _classes(self, rewards: Tensor) -> Tensor:
         distances = (rewards[:, None] - self.values).abs()

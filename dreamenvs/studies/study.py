@@ -225,7 +225,7 @@ class Run(NamedTuple):
 
     def typed(self) -> list[str]:
         """The commands as one would type them."""
-        return [shlex.join([*TYPED[script], *words]) for script, *words in self.filled()]
+        return [shlex.join([*TYPED.get(script, (script,)), *words]) for script, *words in self.filled()]
 
 
 def read_study(path: Path, scripts: Mapping[str, str | Path] = SCRIPTS) -> Study:

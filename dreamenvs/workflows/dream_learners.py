@@ -18,7 +18,7 @@ from dreamenvs.models.actions import action_space
 from dreamenvs.studies.baselines import PPOConfig, PPOProgress, explorer, learn
 
 
-class DreamLearner(Protocol):
+class RoundLearner(Protocol):
     """A learner of rounds."""
 
     obs_type: ObservationType

@@ -26,9 +26,10 @@ from dreamenvs.data.replay import Replay
 from dreamenvs.families import FAMILIES
 from dreamenvs.ids import fitting_command
 from dreamenvs.models.frame_level import FrameLevelModel, JointOptimization
+from dreamenvs.models.grid import GridConfig
 from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.models.storm import StormConfig
-from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
+from dreamenvs.models.two_stage import DynamicsOptimization, StageConfig, TwoStageOptimization
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
 from dreamenvs.types import ContinuousActions, DiscreteActions, LossTerms, WorldSpec
 from dreamenvs.workflows import fitting
@@ -64,14 +65,17 @@ def save_dots(directory: Path, *, continuous: bool = False) -> Replay:
     return replay
 
 
+FEW_UPDATES = StageConfig(rows=4, length=8, updates=3)
+
+
 def small_config(family: str, preset: str, frame: tuple[int, ...] = (3, 16, 16)) -> Any:
     """In the place of the presets: what is tested here does not depend on the size of the model."""
     if isinstance(CONFIGS[family], StormConfig):
         return replace(CONFIGS[family], optimization=JointOptimization(rows=4, length=8))
+    if isinstance(CONFIGS[family], GridConfig):
+        return replace(CONFIGS[family], optimization=DynamicsOptimization(dynamics=FEW_UPDATES))
     if not isinstance(CONFIGS[family], StepVQConfig):
-        turns = TwoStageOptimization(
-            tokenizer=StageConfig(rows=4, length=2, updates=4), dynamics=StageConfig(rows=4, length=8, updates=3)
-        )
+        turns = TwoStageOptimization(tokenizer=StageConfig(rows=4, length=2, updates=4), dynamics=FEW_UPDATES)
         return replace(CONFIGS[family], optimization=turns)
     if preset == "paper":
         return replace(CONFIGS[family], optimization=JointOptimization(rows=2, length=8))
@@ -122,6 +126,8 @@ def lines() -> list[dict[str, Any]]:
 
 def updates(family: str) -> dict[str, int | None]:
     """The updates of a family whose parts are fitted all at once, in the place of those in turns."""
+    if isinstance(CONFIGS[family], GridConfig):
+        return {"tokenizer_updates": None}  # patches are not trained
     at_once = isinstance(CONFIGS[family], StormConfig)
     return {"tokenizer_updates": None, "dynamics_updates": None, "joint_updates": 4} if at_once else {}
 
@@ -254,7 +260,7 @@ def test_a_run_can_start_from_another(script: Any) -> None:
 
 def test_a_loss_that_is_not_finite_ends_the_run(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Any, segment: Any) -> LossTerms:
-        return LossTerms(self.reward.output.weight.sum() * float("nan"), {})
+        return LossTerms(self.outcomes.reward.output.weight.sum() * float("nan"), {})
 
     with monkeypatch.context() as patch:
         patch.setattr(FrameLevelModel, "token_loss", broken)

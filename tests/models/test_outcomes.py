@@ -75,18 +75,38 @@ def test_rewards_are_drawn_from_the_values_of_the_data() -> None:
     assert torch.allclose(shares, expected[[0, 1, 2]].double(), atol=0.05)
 
 
-def test_values_stay_where_they_are_and_too_many_are_refused() -> None:
+def test_values_stay_where_they_are_until_there_are_too_many() -> None:
     outcomes = build(classes=3)
     outcomes.grow(torch.tensor([0.0, 2.0]))
     outcomes.grow(torch.tensor([2.0, -1.0]))
     assert outcomes.values.tolist() == [0.0, 2.0, -1.0]
-    with pytest.raises(ValueError, match="two_hot"):
-        outcomes.grow(torch.tensor([5.0]))
+    assert outcomes._few
+    outcomes.grow(torch.tensor([5.0, 6.0]))
+    outcomes.grow(torch.tensor([7.0]))
+    assert not outcomes._few
+    assert outcomes.values.tolist() == [0.0, 2.0, -1.0]
 
 
 @torch.no_grad()
-def test_two_hot_rewards_below_a_half_of_the_smallest_are_not_paid() -> None:
-    outcomes = build(rewards="two_hot")
+def test_rewards_of_any_size_are_learned() -> None:
+    outcomes = build(classes=3)
+    outcomes.grow(torch.linspace(-3, 3, 50))
+    tokens = torch.zeros(1, 40, PLACES, dtype=torch.int64)
+    hidden, rewards = torch.zeros(1, 40, WIDTH), torch.full((1, 40), 2.3)
+    optimizer = torch.optim.AdamW(outcomes.parameters(), lr=1e-2)
+    for _ in range(60):
+        with torch.enable_grad():
+            terms = outcomes.loss(hidden, tokens, rewards, rewards > 9, torch.ones(1, 40, dtype=torch.bool))
+            optimizer.zero_grad()
+            terms.total.backward()
+        optimizer.step()
+    paid = outcomes.sample(hidden[0], tokens[0], tokens[0], noise(40), 0).rewards
+    assert torch.allclose(paid, torch.tensor(2.3), atol=0.1)
+
+
+@torch.no_grad()
+def test_rewards_of_any_size_below_a_half_of_the_smallest_are_not_paid() -> None:
+    outcomes = build(classes=2)
     outcomes.grow(torch.tensor([0.0, 0.8, 20.0]))
     tokens = torch.zeros(4, PLACES, dtype=torch.int64)
     torch.nn.init.zeros_(outcomes.reward.weight)

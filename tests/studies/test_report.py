@@ -256,7 +256,7 @@ def test_games_are_normalised_and_stand_beside_the_papers() -> None:
 
 def test_what_papers_state_is_found_for_every_family() -> None:
     module, catalog = import_module("dreamenvs.studies.report.published"), import_module("dreamenvs.ids")
-    families = list(import_module("dreamenvs.families").BY_SPELLING)
+    families = [name for name in import_module("dreamenvs.families").BY_SPELLING if name != "grid"]  # of no paper
     assert set(families) == set(module.ATARI_COLUMNS)
     for world, env in catalog.WORLDS.items():
         cited = [family for family in families if module.cite(family, env) is not None]
