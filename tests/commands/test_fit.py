@@ -336,18 +336,8 @@ def test_the_command_of_a_missing_dream_collects_and_fits(tmp_path: Path) -> Non
     program, subcommand, family, flag, env_id = command.split()
     assert (program, subcommand) == ("dreamenvs", "fit")
     little = ["--collect-steps", "600", "--tokenizer-updates", "2", "--dynamics-updates", "1", "--contexts", "2"]
-    arguments = [
-        str(ROOT / "dreamenvs" / "cli" / "main.py"),
-        subcommand,
-        family,
-        flag,
-        env_id,
-        *little,
-        "--out",
-        "dream",
-        "--threads",
-        "1",
-    ]
+    arguments = [subcommand, family, flag, env_id, *little, *("--out", "dream", "--threads", "1")]
+    arguments = [str(ROOT / "dreamenvs" / "cli" / "main.py"), *arguments]
     result = run_python(arguments, cwd=tmp_path, timeout=240)
     assert result.returncode == 0, result.stderr
     assert dreamenvs.load(tmp_path / "dream").model.spec.world == "MinAtarBreakout"
