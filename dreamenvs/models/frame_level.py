@@ -200,9 +200,8 @@ class FrameLevelModel(nn.Module, Generic[CacheT]):
     def token_loss(self, segment: Segment) -> LossTerms:
         """The dynamics' part, on segments whose observations are tokens (B, T, K)."""
         tokens = segment.observations.flatten(0, 1)
-        share = (
-            self.optimization.stale if isinstance(self.optimization, TwoStageOptimization) and self.training else 0.0
-        )
+        chosen = self.optimization
+        share = chosen.stale if self.training and not isinstance(chosen, JointOptimization) else 0.0
         seen = make_stale(segment.observations, share).flatten(0, 1) if share else tokens
         latent = self.tokenizer.embed(seen)
         # Equation 6 asks for the tokens alone: there are no logits to be aligned with.

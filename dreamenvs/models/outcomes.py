@@ -106,6 +106,8 @@ class TransitionOutcomes(nn.Module):
         self.config, self.grid = config, canvas.grid
         channels, padding = config.channels, kernel // 2
         self.canvas = canvas
+        # What met where is learned sooner as long as a young memory, which says little, does not drown it.
+        self.trust = nn.Parameter(torch.zeros(channels, 1, 1))
         self.embed = initialization.table(vocabulary, config.code_width, 1.0)
         self.look = RowConv2d(2 * config.code_width, channels, kernel, padding=padding, bias=False)
         self.think = RowConv2d(channels, channels, kernel, padding=padding)
@@ -171,7 +173,7 @@ class TransitionOutcomes(nn.Module):
         """Logits (N, R) of the reward and log-odds (N,) of the end."""
         both = torch.cat([self.embed(before), self.embed(after)], -1)
         seen = self.look(rearrange(both, "n (h w) e -> n e h w", h=self.grid[0]).contiguous())
-        inner = F.silu(self.think(F.silu(self.canvas(hidden) + seen)))
+        inner = F.silu(self.think(F.silu(self.trust * self.canvas(hidden) + seen)))
         gathered = F.silu(self.gather(pool(inner)))
         return self.reward(gathered).float(), self.end(gathered)[:, 0].float()
 

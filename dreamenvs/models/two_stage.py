@@ -40,8 +40,7 @@ class TwoStageOptimization:
     have learned to remember it: what is to be predicted stays as it was."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.stale <= 1:
-            raise ValueError(f"stale is a share from 0 to 1, not {self.stale}")
+        check_share("stale", self.stale)
 
     def refuse_stale(self) -> None:
         """For families that do not know it: a choice that does nothing would mislead."""
@@ -54,6 +53,17 @@ class DynamicsOptimization:
     """The dynamics alone, on the tokens of a tokenizer that is not trained."""
 
     dynamics: StageConfig = field(default_factory=lambda: StageConfig(rows=16, length=16, updates=3000, rate=3e-3))
+    stale: float = 0.0
+    """As in `TwoStageOptimization`."""
+
+    def __post_init__(self) -> None:
+        check_share("stale", self.stale)
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise `ValueError` unless `value` is a share."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} is a share from 0 to 1, not {value}")
 
 
 def plain_group(parameters: Iterable[nn.Parameter], config: StageConfig) -> tuple[ParameterGroup, ...]:

@@ -9,6 +9,7 @@ drawing token by token gives, and in most steps of a game the first guess is rig
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from dreamenvs.protocols import Posterior
 from dreamenvs.random import Noise
 from dreamenvs.types import LossTerms
 
+SAME = 0.5
 PAST = 2
 """Frames that are looked at, besides what is remembered."""
 
@@ -40,16 +42,21 @@ class RasterConfig:
     """Numbers that stand for a token."""
     reach: int = 2
     """Places above and to the left that are seen by themselves; of all others before a place, the sum is."""
-    marginals: float = 0.5
+    marginals: float = 1.0
     """Weight of the likelihood of each token by itself, from which guesses are made and expectations: a token enters
     as it is and as what was not expected, for "nobody here" says little in most places, and all where somebody was
     expected."""
+    floor: float = 1e-3
+    """What is less likely at its place is not drawn. Of a hundred places with a dozen tokens each, what the network has
+    not quite ruled out anywhere comes together to a thing out of nowhere every few steps."""
     joint: bool = True
     """Whether tokens are given those before them; without it each is drawn by itself."""
 
     def __post_init__(self) -> None:
         if min(self.channels, self.code_width, self.reach) < 1 or not 0 < self.marginals < 1e6:
             raise ValueError(f"channels, code_width and reach are at least 1, and marginals above 0: {self}")
+        if not 0 <= self.floor < 0.5:
+            raise ValueError(f"floor is a probability below one half, not {self.floor}")
         if isinstance(self.objective, CrossEntropyObjective) and self.objective.sampled:
             raise ValueError("every token is given all tokens before it: leave sampled at 0")
 
@@ -80,11 +87,14 @@ class RasterPrior(nn.Module):
             self.earlier = RowLinear(2 * width, channels, bias=False)
             self.think = RowLinear(channels, channels)
             self.answer = RowLinear(channels + width, vocabulary)
+        for layer in (self.guess, self.answer) if config.joint else (self.guess,):
+            # At first every place is expected to stay as it is: what moves is learned from there.
+            layer.weight.data[:, channels:] = SAME * self.embed.weight.data
 
     def sample(self, hidden: Tensor, noise: Noise, past: Tensor) -> tuple[Tensor, Tensor]:
         scene = self._look(hidden, past)
         finite = scene.logits.sum((1, 2)).isfinite()
-        tokens = noise.categorical(scene.logits)
+        tokens = noise.categorical(self._likely(scene.logits))
         if not self.config.joint:
             return tokens, finite
         tokens = tokens.clone()
@@ -92,7 +102,7 @@ class RasterPrior(nn.Module):
         some, their = scene, noise
         # A pass settles at least one more token of every row that is not settled yet.
         for _ in range(tokens.shape[1]):
-            drawn = their.categorical_again(self._given_before(some, tokens[rows]))
+            drawn = their.categorical_again(self._likely(self._given_before(some, tokens[rows])))
             changing = (drawn != tokens[rows]).any(1)
             tokens[rows] = drawn
             left = changing.nonzero()[:, 0]
@@ -123,6 +133,12 @@ class RasterPrior(nn.Module):
         logits = self._given_before(scene, tokens) if self.config.joint else scene.logits
         return logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
 
+    def _likely(self, logits: Tensor) -> Tensor:
+        """Logits (N, K, V) with nothing left for what is less likely than `floor`."""
+        if not self.config.floor:
+            return logits
+        return logits.masked_fill(logits.log_softmax(-1) < math.log(self.config.floor), -torch.inf)
+
     def _look(self, hidden: Tensor, past: Tensor) -> Scene:
         embedded = rearrange(self.embed(past), "n p (h w) e -> n (p e) h w", h=self.grid[0]).contiguous()
         inner = F.silu(self.canvas(hidden) + self.look(embedded))
@@ -136,7 +152,7 @@ class RasterPrior(nn.Module):
         with torch.no_grad():
             shares = scene.logits.softmax(-1).to(scene.own.dtype)
         known = self.embed(tokens)
-        entered = torch.cat([known, known - shares @ self.embed.weight], -1)
+        entered = torch.cat([known - scene.own, known - shares @ self.embed.weight], -1)
         sums: Tensor = self.earlier(entered)
         # Of all before a place, itself not included.
         total = scene.maps.flatten(2).mT + sums.cumsum(1) - sums

@@ -29,7 +29,7 @@ VOCABULARY = 3
 
 def build(layout: str, std: float = 0.5, **choices: Any) -> RasterPrior:
     torch.manual_seed(0)
-    config = RasterConfig(**({"channels": 6, "code_width": 4} | choices))
+    config = RasterConfig(**({"channels": 6, "code_width": 4, "floor": 0.0} | choices))
     chosen = LAYOUTS[layout]
     prior = RasterPrior(config, chosen.canvas(WIDTH, config.channels), VOCABULARY, chosen.kernel)
     for parameter in prior.parameters():
@@ -129,6 +129,23 @@ def test_frames_come_as_often_as_the_likelihood_says() -> None:
     expected = prior.log_likelihood(hidden.expand(len(frames), -1), frames, past.expand(len(frames), -1, -1))
     deviation = (counts / rows - expected.sum(1).exp()).abs().max()
     assert float(deviation) < 0.01  # four standard deviations of a share of one half
+
+
+@torch.no_grad()
+def test_what_is_less_likely_than_the_floor_is_not_drawn() -> None:
+    """Of the first token, which is given nothing; the others keep their proportions."""
+    whole, cut = build("one vector"), build("one vector", floor=0.2)
+    hidden, past, tokens = inputs(1, seed=3)
+    rows = 20_000
+    noise = Noise(torch.arange(rows), torch.zeros(rows, dtype=torch.int64))
+    drawn, _ = cut.sample(hidden.expand(rows, -1), noise, past.expand(rows, -1, -1))
+    expected = conditionals(whole, hidden, past, tokens)[0, 0].exp()
+    assert bool((expected < 0.2).any())
+    expected = torch.where(expected < 0.2, 0.0, expected)
+    shares = torch.bincount(drawn[:, 0], minlength=VOCABULARY) / rows
+    torch.testing.assert_close(shares.double(), expected / expected.sum(), atol=0.02, rtol=0)
+    # What is drawn changes, and not what is thought.
+    assert torch.equal(whole.log_likelihood(hidden, tokens, past), cut.log_likelihood(hidden, tokens, past))
 
 
 @torch.no_grad()
