@@ -52,7 +52,7 @@ _STEP_VQ = FamilyEntry(
     paper_agent=f"{_AGENTS}:STEP_VQ",
     small_agent=f"{_AGENTS}:SMALL_LATENT",
     paper_loop=f"{_LOOPS}:step_vq_preset",
-    presets=("small", "cells", "local", "paper"),
+    presets=("small", "cells", "paper"),
     small_loop="cells",
 )
 _STORM = FamilyEntry(

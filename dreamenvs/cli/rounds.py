@@ -54,13 +54,14 @@ class Args:
     """Which family: grid, stepvq, stepvqt, cb, cbt, iris, rem or deltairis."""
     env: str = "MinAtar/Breakout-v1"
     """The real environment."""
-    preset: Literal["small", "cells", "local", "patches"] = "small"
-    """Model sizes; `cells` has a token for each cell of MinAtar that depends on nothing else, `local` is for little
-    things that move across a large screen; `patches` is GRID's for screens with hundreds of different patches."""
+    preset: Literal["small", "cells", "patches"] = "small"
+    """Model sizes; `cells` has a token for each cell of MinAtar that depends on nothing else; `patches` is GRID's for
+    screens with hundreds of different patches."""
     init: str | None = None
     """A dream or the directory of a run, whose weights the first round starts from."""
-    stale: float = 0.0
-    """The share of the frames that the dynamics see with old tokens among the new, so that they learn to do without."""
+    stale: float | None = None
+    """The share of the frames that the dynamics see with old tokens among the new, so that they learn to do without; by
+    default the preset's."""
     rounds: int = 5
     """How often."""
     steps: int = 20_000
@@ -78,13 +79,9 @@ class Args:
     """Segments in a batch that the dynamics learn from; by default the preset's."""
     length: int | None = None
     """Steps of these segments."""
-    sampled: int = 32
-    """Tokens per frame whose likelihood an update computes; 0 for all of them."""
     frame_weight: float = 1.0
     """Of the next frame's likelihood, a sum over its tokens, beside those of reward and termination. Lower it where
     these hang on what few tokens show, such as who meets whom: frames are learned without that."""
-    exclusive: bool = False
-    """Let what may appear in many places appear in turn rather than everywhere at once: for worlds with entrances."""
     ppo_steps: int = 300_000
     """Imagined steps of a round's policy."""
     learner: Literal["auto", "pqn", "ppo"] = "auto"
@@ -220,16 +217,16 @@ def fit_round(args: Args, family: str, replay: Replay, run: Path, number: int, c
     config = model_config(family, args.preset)
     if isinstance(config, StepVQConfig):
         prior: Any = config.prior
-        objective = replace(prior.objective, sampled=args.sampled, weight=args.frame_weight)
-        chosen = {"exclusive": True} if args.exclusive else {}
-        config = replace(config, prior=replace(prior, objective=objective, **chosen))
+        config = replace(config, prior=replace(prior, objective=replace(prior.objective, weight=args.frame_weight)))
     turns = config.optimization
     updates = args.last_updates if number == args.rounds - 1 and args.last_updates else args.dynamics_updates
     rows, length = args.rows or turns.dynamics.rows, args.length or turns.dynamics.length
     turns = replace(turns, dynamics=replace(turns.dynamics, updates=updates, rows=rows, length=length))
     if isinstance(turns, TwoStageOptimization):
         tokenizer = replace(turns.tokenizer, updates=args.tokenizer_updates if number == 0 else 0)
-        turns = replace(turns, tokenizer=tokenizer, stale=args.stale)
+        turns = replace(turns, tokenizer=tokenizer)
+    if args.stale is not None:
+        turns = replace(turns, stale=args.stale)
     directory = run / f"round{number}"
     if (directory / "done").exists():
         return

@@ -19,3 +19,11 @@ def xavier_normal_(weight: Tensor) -> Tensor:
 def table(count: int, width: int, std: float = 0.02) -> nn.Embedding:
     """An embedding of `count` vectors; `nn.Embedding` would draw its own weights first."""
     return nn.Embedding(count, width, _weight=normal_(torch.empty(count, width), std))
+
+
+@torch.no_grad()
+def copy_scaled(target: Tensor, source: Tensor, scale: float) -> None:
+    """Let weights begin as others do, times `scale`."""
+    target.copy_(source)
+    if not target.is_meta:  # where arithmetic makes torch import hundreds of modules
+        target.mul_(scale)

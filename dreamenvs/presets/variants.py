@@ -12,7 +12,7 @@ from dreamenvs.models.frame_token import NoFrameTokenConfig
 from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.models.two_stage import DynamicsOptimization, TwoStageOptimization
 from dreamenvs.presets.world_models import AT_ONCE
-from dreamenvs.priors.factorized import CrossEntropyObjective, KLObjective
+from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig, KLObjective
 from dreamenvs.tokenizers.categorical import CategoricalConfig
 from dreamenvs.tokenizers.vq import VQConfig
 
@@ -39,7 +39,7 @@ def vary(config: Any, variant: str | None) -> Any:
     objective = KLObjective(free_bits=0.1) if variant == "kl" else CrossEntropyObjective()
     given: Any = config.prior
     prior = replace(given, objective=objective)
-    if isinstance(config.tokenizer, CategoricalConfig):
+    if isinstance(config.tokenizer, CategoricalConfig) and isinstance(prior, FactorizedConfig):
         prior = replace(prior, unimix=0.01)  # as the baselines have it, in whose posterior it is too
     if not isinstance(config.optimization, TwoStageOptimization):
         return replace(config, prior=prior)

@@ -1,7 +1,8 @@
 """Model sizes by name: `paper`, the papers' own, and `small`, for two CPU cores and a checkpoint of a few megabytes.
 
-Of STEP-VQ and its baselines there are two more small ones: `cells`, for worlds whose patches of 4 × 4 pixels hold one
-colour each, as those of MinAtar; and `local`, for little things that move across a large screen, as the ball of Pong.
+Of STEP-VQ and its baselines there is one more small one: `cells`, for worlds whose patches of 4 × 4 pixels hold one
+colour each, as those of MinAtar; of GRID `patches`, for screens with hundreds of different patches. Small frame-level
+models draw the tokens of a frame jointly and read outcomes from transitions, which the papers' do not.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from dreamenvs.models.frame_token import FrameTokenConfig
 from dreamenvs.models.grid import GridConfig
 from dreamenvs.models.heads import HeadConfig
 from dreamenvs.models.iris import TokenLevelConfig
+from dreamenvs.models.outcomes import TransitionConfig
 from dreamenvs.models.step_vq import StepVQConfig
 from dreamenvs.models.storm import StormConfig
 from dreamenvs.models.two_stage import DynamicsOptimization, StageConfig, TwoStageOptimization
 from dreamenvs.nn.frame_networks.delta_iris import FrameNetworkConfig
 from dreamenvs.nn.frame_networks.step_vq import ConvConfig
 from dreamenvs.nn.frame_networks.storm import BatchConvConfig
-from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig, KLObjective
-from dreamenvs.priors.local import LocalConfig
+from dreamenvs.priors.factorized import KLObjective
 from dreamenvs.priors.maskgit import MaskGITConfig
-from dreamenvs.priors.parallel import ParallelConfig
+from dreamenvs.priors.raster import RasterConfig
 from dreamenvs.sequence.mamba2 import Mamba2Config
 from dreamenvs.sequence.retnet import RetNetConfig
 from dreamenvs.sequence.transformer import BlockTransformerConfig, TransformerConfig
@@ -35,7 +36,7 @@ from dreamenvs.tokenizers.delta import DeltaConfig
 from dreamenvs.tokenizers.patches import PatchesConfig
 from dreamenvs.tokenizers.vq import VQConfig
 
-PRESETS = ("small", "cells", "local", "patches", "paper")
+PRESETS = ("small", "cells", "patches", "paper")
 OPTIMIZATION = TwoStageOptimization(
     tokenizer=StageConfig(rows=32, length=1, updates=1500),
     dynamics=StageConfig(rows=32, length=32, updates=2000, weight_decay=1e-3),
@@ -91,13 +92,7 @@ def model_config(family: str, preset: str, frame: tuple[int, ...] = (3, 40, 40))
 
 
 def small_step_vq(paper: StepVQConfig, preset: str, frame: tuple[int, ...]) -> StepVQConfig:
-    """The presets `small`, `cells` and `local`."""
-    small = small_frame_level(paper, preset)
-    return local_config(small) if preset == "local" else small
-
-
-def small_frame_level(paper: StepVQConfig, preset: str) -> StepVQConfig:
-    """STEP-VQ and its baselines with about a million weights."""
+    """STEP-VQ and its baselines with about a million weights: the presets `small` and `cells`."""
     # Every patch of 4 × 4 pixels, a cell of MinAtar, is a token, and no token depends on what is far away from it.
     conv = ConvConfig(channels=(32, 48), strides=(2, 2), kernel=3, norm="channel")
     tokenizer: VQConfig | CategoricalConfig = VQConfig(
@@ -112,25 +107,14 @@ def small_frame_level(paper: StepVQConfig, preset: str) -> StepVQConfig:
     if isinstance(paper.sequence, TransformerConfig):
         sequence = TransformerConfig(width=256, layers=2, heads=4, feed_forward=512, window=64)
     # With the tokenizer fitted first and then left alone there is no posterior to move: equation 6 is what remains.
-    prior = FactorizedConfig(objective=CrossEntropyObjective(sampled=32), rank=8, coupled=True)
     return replace(
         paper,
         tokenizer=tokenizer,
         sequence=sequence,
-        prior=prior,
-        head=HeadConfig(units=128),
+        prior=RasterConfig(),
+        head=TransitionConfig(),
         optimization=OPTIMIZATION,
     )
-
-
-def local_config(small: StepVQConfig) -> StepVQConfig:
-    """A small config whose prior looks where things were; for the families with a VQ tokenizer."""
-    if not isinstance(small.tokenizer, VQConfig):
-        raise ValueError("the preset local is for families with a VQ tokenizer, whose tokens lie on a grid")
-    objective = small.prior.objective
-    assert isinstance(objective, CrossEntropyObjective)
-    assert isinstance(small.prior, FactorizedConfig)
-    return replace(small, prior=LocalConfig(objective=objective, rank=small.prior.rank))
 
 
 def small_grid(paper: GridConfig, preset: str, frame: tuple[int, ...]) -> GridConfig:
@@ -152,17 +136,17 @@ def small_storm(paper: StormConfig, preset: str, frame: tuple[int, ...]) -> Stor
     objective = KLObjective(dynamics=0.5, free_bits=0.1)
     # Halved once more where it can be: all positions of the last map meet in one matrix, and another in the decoder.
     channels = (16, 32, 32) if any(side % 16 for side in frame[1:]) else (16, 32, 32, 32)
-    prior = replace(paper.prior, objective=objective)
-    if isinstance(prior, MaskGITConfig):
-        # As many weights as the linear prior has at this size, and drafts in which tokens can agree.
-        prior = replace(prior, width=48, heads=4, feed_forward=48, draft=4)
+    prior: RasterConfig | MaskGITConfig = RasterConfig(objective=objective)
+    if isinstance(paper.prior, MaskGITConfig):
+        # As many weights as a linear prior has at this size, and drafts in which tokens can agree.
+        prior = replace(paper.prior, objective=objective, width=48, heads=4, feed_forward=48, draft=4)
     assert isinstance(paper.tokenizer, CategoricalConfig)
     return replace(
         paper,
         tokenizer=replace(paper.tokenizer, conv=BatchConvConfig(channels=channels), categories=16, classes=16),
         sequence=replace(paper.sequence, width=256, heads=4, feed_forward=512, dropout=0.0),
         prior=prior,
-        head=replace(paper.head, units=128),
+        head=TransitionConfig(),
         optimization=AT_ONCE,
     )
 
@@ -174,12 +158,10 @@ def small_token_level(paper: TokenLevelConfig, preset: str, frame: tuple[int, ..
     )
     if isinstance(paper.sequence, RetNetConfig):
         sequence = RetNetConfig(width=128, layers=3, heads=4, feed_forward=512, dropout=0.0, chunk=104)
-    prior = ParallelConfig(coupled=True) if isinstance(paper.prior, ParallelConfig) else paper.prior
     return replace(
         paper,
         tokenizer=PATCHES,
         sequence=sequence,
-        prior=prior,
         rewards="two_hot",
         head=HeadConfig(units=128),
         optimization=TwoStageOptimization(

@@ -89,7 +89,7 @@ class RasterPrior(nn.Module):
             self.answer = RowLinear(channels + width, vocabulary)
         for layer in (self.guess, self.answer) if config.joint else (self.guess,):
             # At first every place is expected to stay as it is: what moves is learned from there.
-            layer.weight.data[:, channels:] = SAME * self.embed.weight.data
+            initialization.copy_scaled(layer.weight[:, channels:], self.embed.weight, SAME)
 
     def sample(self, hidden: Tensor, noise: Noise, past: Tensor) -> tuple[Tensor, Tensor]:
         scene = self._look(hidden, past)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
     "--rounds 2 --steps 300 --tokenizer-updates 2 --dynamics-updates 2 --ppo-steps 256 --episodes 2 --num-envs 4 "
     "--contexts 8 --ppo.num-envs 8 --ppo.n-steps 16 --ppo.batch-size 64 --ppo.horizon 20 --ppo.units 8 --seed 3 "
-    "--preset cells --policy persistent --rows 4 --sampled 0 --frame-weight 0.1 --exclusive"
+    "--preset cells --policy persistent --rows 4 --frame-weight 0.1"
 )
 
 
@@ -45,7 +45,7 @@ def test_two_rounds_end_in_a_dream_and_are_not_done_again(tmp_path: Path) -> Non
     assert dream.card["commands"][0].startswith("dreamenvs rounds stepvq --rounds 2")
     config = dream.config
     assert (config.tokenizer.codes, config.optimization.dynamics.rows) == (16, 4)
-    assert (config.prior.objective.weight, config.prior.exclusive) == (0.1, True)
+    assert config.prior.objective.weight == 0.1
     manifest = (tmp_path / "dream" / "manifest.json").read_bytes()
     first = tmp_path / "runs" / "STEPVQ-MinAtarBreakout-rounds" / "round0" / "dream" / "weights.safetensors"
     written = first.stat().st_mtime_ns
