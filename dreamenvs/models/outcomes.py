@@ -84,11 +84,16 @@ class TransitionConfig:
     classes: int = 8
     """Rewards of at most so many values are drawn as one of these; where the data hold more, the mean is paid, and
     nothing where it is less than half of the smallest reward of the data."""
+    floor: float = 0.03
+    """A reward or an end that is less likely does not happen. Outcomes mostly follow from what is seen; what the
+    network has not quite ruled out at any of a hundred steps comes together to ends without a cause."""
     weight: float = 5.0
     """Of the outcome's likelihood, next to that of a whole frame."""
 
     def __post_init__(self) -> None:
         sizes = min(self.channels, self.code_width, self.units) >= 1
+        if not 0 <= self.floor < 0.5:
+            raise ValueError(f"floor is a probability below one half, not {self.floor}")
         if not (sizes and 2 <= self.classes <= BINS and 0 < self.weight < 1e6):
             raise ValueError(f"sizes are at least 1, classes from 2 to {BINS} and weight above 0: {self}")
 
@@ -121,7 +126,8 @@ class TransitionOutcomes(nn.Module):
     def sample(self, hidden: Tensor, before: Tensor, after: Tensor, noise: Noise, draw: int) -> Outcome:
         rewards, ends = self._logits(hidden, before, after)
         finite = ends.isfinite() & rewards.sum(1).isfinite()
-        return Outcome(self._reward(rewards, noise, draw + REWARD_STEPS), noise.bernoulli(ends, draw=draw), finite)
+        drawn = noise.bernoulli(ends, draw=draw) & (ends.sigmoid() >= self.config.floor)
+        return Outcome(self._reward(rewards, noise, draw + REWARD_STEPS), drawn, finite)
 
     def loss(self, hidden: Tensor, tokens: Tensor, rewards: Tensor, terminated: Tensor, valid: Tensor) -> LossTerms:
         # The step at t leads to the frame at t + 1; which of these are shown, is seen to by the stage.
@@ -153,7 +159,9 @@ class TransitionOutcomes(nn.Module):
     def _reward(self, logits: Tensor, noise: Noise, draw: int) -> Tensor:
         means = two_hot_mean(logits)
         loud = torch.where(means.abs() < self.quiet, 0.0, means)
-        return torch.where(self._few, self.values[noise.choose(self._known(logits), draw=draw)], loud)
+        known = self._known(logits)
+        likely = known.masked_fill(known.softmax(-1) < self.config.floor, -torch.inf)
+        return torch.where(self._few, self.values[noise.choose(likely, draw=draw)], loud)
 
     @property
     def _few(self) -> Tensor:
