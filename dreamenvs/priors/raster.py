@@ -64,9 +64,10 @@ class RasterConfig:
 class Scene(NamedTuple):
     """What is known before any token of the next frame is."""
 
-    maps: Tensor  # (N, C, H', W')
+    maps: Tensor  # (N, K, C)
     own: Tensor  # (N, K, E), the tokens of the frame before at their own places
     logits: Tensor  # (N, K, V), of each token by itself
+    expected: Tensor  # (N, K, E), the mean token at each place by these; where tokens are joint
 
 
 class RasterPrior(nn.Module):
@@ -143,19 +144,21 @@ class RasterPrior(nn.Module):
         embedded = rearrange(self.embed(past), "n p (h w) e -> n (p e) h w", h=self.grid[0]).contiguous()
         inner = F.silu(self.canvas(hidden) + self.look(embedded))
         maps = self.mix(inner) + self.anywhere(pool(inner))[:, :, None, None]
-        own = self.embed(past[:, -1])
-        logits = self.guess(torch.cat([F.silu(maps).flatten(2).mT, own], -1))
-        return Scene(maps, own, logits.float())
+        maps, own = maps.flatten(2).mT, self.embed(past[:, -1])
+        logits = self.guess(torch.cat([F.silu(maps), own], -1)).float()
+        if not self.config.joint:
+            return Scene(maps, own, logits, own)
+        # Expectations say what is news; that they are right is learned from the tokens by themselves.
+        expected = logits.detach().softmax(-1).to(own.dtype) @ self.embed.weight
+        return Scene(maps, own, logits, expected)
 
     def _given_before(self, scene: Scene, tokens: Tensor) -> Tensor:
         """Logits (N, K, V) of every token given those before it among tokens (N, K)."""
-        with torch.no_grad():
-            shares = scene.logits.softmax(-1).to(scene.own.dtype)
         known = self.embed(tokens)
-        entered = torch.cat([known - scene.own, known - shares @ self.embed.weight], -1)
+        entered = torch.cat([known - scene.own, known - scene.expected], -1)
         sums: Tensor = self.earlier(entered)
         # Of all before a place, itself not included.
-        total = scene.maps.flatten(2).mT + sums.cumsum(1) - sums
+        total = scene.maps + sums.cumsum(1) - sums
         if self.nearby is not None:
             on_grid = rearrange(entered, "n (h w) e -> n e h w", h=self.grid[0]).contiguous()
             total = total + self.nearby(on_grid).flatten(2).mT

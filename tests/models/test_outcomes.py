@@ -117,6 +117,23 @@ def test_rewards_of_any_size_below_a_half_of_the_smallest_are_not_paid() -> None
         assert bool((rewards != 0).all()) is paid
 
 
+@torch.no_grad()
+def test_what_is_all_but_ruled_out_does_not_happen() -> None:
+    outcomes = build(floor=0.1)
+    outcomes.grow(torch.tensor([0.0, 1.0]))
+    for layer in (outcomes.reward, outcomes.end):
+        torch.nn.init.zeros_(layer.weight)
+    tokens = torch.zeros(4000, PLACES, dtype=torch.int64)
+    for share in (0.05, 0.2):
+        log_odds = torch.tensor(share).logit()
+        outcomes.end.bias.fill_(log_odds)
+        outcomes.reward.bias[:2] = torch.tensor([0.0, float(log_odds)])
+        found = outcomes.sample(torch.zeros(4000, WIDTH), tokens, tokens, noise(4000), 0)
+        expected = share if share > 0.1 else 0.0
+        assert float(found.terminated.double().mean()) == pytest.approx(expected, abs=0.03)
+        assert float((found.rewards == 1).double().mean()) == pytest.approx(expected, abs=0.03)
+
+
 def test_the_last_step_counts_where_its_frame_is_shown() -> None:
     """Of a segment's last place no outcome is learned: the frame after it is not there."""
     outcomes = build()

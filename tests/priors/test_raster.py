@@ -142,8 +142,8 @@ def test_what_is_less_likely_than_the_floor_is_not_drawn() -> None:
     expected = conditionals(whole, hidden, past, tokens)[0, 0].exp()
     assert bool((expected < 0.2).any())
     expected = torch.where(expected < 0.2, 0.0, expected)
-    shares = torch.bincount(drawn[:, 0], minlength=VOCABULARY) / rows
-    torch.testing.assert_close(shares.double(), expected / expected.sum(), atol=0.02, rtol=0)
+    shares = torch.bincount(drawn[:, 0], minlength=VOCABULARY).double() / rows
+    torch.testing.assert_close(shares, expected.double() / expected.sum(), atol=0.02, rtol=0)
     # What is drawn changes, and not what is thought.
     assert torch.equal(whole.log_likelihood(hidden, tokens, past), cut.log_likelihood(hidden, tokens, past))
 
