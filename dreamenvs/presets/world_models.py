@@ -120,7 +120,8 @@ def small_step_vq(paper: StepVQConfig, preset: str, frame: tuple[int, ...]) -> S
 def small_grid(paper: GridConfig, preset: str, frame: tuple[int, ...]) -> GridConfig:
     """GRID for cells of 4 × 4 pixels (`small`), or for screens with hundreds of patches of 8 × 8 (`patches`)."""
     if preset == "small":
-        return replace(paper, optimization=DynamicsOptimization(dynamics=GRID_DYNAMICS, stale=GRID_STALE))
+        optimization = DynamicsOptimization(dynamics=GRID_DYNAMICS, stale=GRID_STALE)
+        return replace(paper, prior=replace(paper.prior, channels=64), optimization=optimization)
     return replace(
         paper,
         tokenizer=PatchesConfig(size=8, codes=1024, threshold=8.0),
