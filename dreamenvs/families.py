@@ -114,7 +114,7 @@ _ENTRIES = (
         paper_agent=f"{_AGENTS}:STEP_VQ",
         small_agent=f"{_AGENTS}:SMALL_LATENT",
         paper_loop=f"{_LOOPS}:grid_preset",
-        presets=("small", "patches"),
+        presets=("small", "patches", "vq"),
         context=8,
         horizon=100,
     ),

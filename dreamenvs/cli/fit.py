@@ -71,7 +71,7 @@ class Args:
     """Who plays them: by default the tracker in ALE/Pong, held random actions in dm_control, random ones elsewhere."""
     num_envs: int = 1
     """Environments that are played at once: many give many short episodes."""
-    preset: Literal["small", "cells", "patches", "paper"] = "small"
+    preset: Literal["small", "cells", "patches", "vq", "paper"] = "small"
     """Model sizes, and how they are optimised."""
     variant: Literal["kl", "ce", "no-i-tokens"] | None = None
     """A part as a paper's comparison has it: STEP-VQ or a baseline fitted all at once with the KL or with the cross

@@ -54,9 +54,9 @@ class Args:
     """Which family: grid, stepvq, stepvqt, cb, cbt, iris, rem or deltairis."""
     env: str = "MinAtar/Breakout-v1"
     """The real environment."""
-    preset: Literal["small", "cells", "patches"] = "small"
+    preset: Literal["small", "cells", "patches", "vq"] = "small"
     """Model sizes; `cells` has a token for each cell of MinAtar that depends on nothing else; `patches` is GRID's for
-    screens with hundreds of different patches."""
+    screens with hundreds of different patches, and `vq` for pictures of any other kind."""
     init: str | None = None
     """A dream or the directory of a run, whose weights the first round starts from."""
     stale: float | None = None

@@ -1,8 +1,9 @@
 """Model sizes by name: `paper`, the papers' own, and `small`, for two CPU cores and a checkpoint of a few megabytes.
 
 Of STEP-VQ and its baselines there is one more small one: `cells`, for worlds whose patches of 4 × 4 pixels hold one
-colour each, as those of MinAtar; of GRID `patches`, for screens with hundreds of different patches. Small frame-level
-models draw the tokens of a frame jointly and read outcomes from transitions, which the papers' do not.
+colour each, as those of MinAtar; of GRID `patches`, for screens with hundreds of different patches, and `vq`, for
+pictures that are not made of patches. Small frame-level models draw the tokens of a frame jointly and read outcomes
+from transitions, which the papers' do not.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from dreamenvs.tokenizers.delta import DeltaConfig
 from dreamenvs.tokenizers.patches import PatchesConfig
 from dreamenvs.tokenizers.vq import VQConfig
 
-PRESETS = ("small", "cells", "patches", "paper")
+PRESETS = ("small", "cells", "patches", "vq", "paper")
 OPTIMIZATION = TwoStageOptimization(
     tokenizer=StageConfig(rows=32, length=1, updates=1500),
     dynamics=StageConfig(rows=32, length=32, updates=2000, weight_decay=1e-3),
@@ -64,6 +65,8 @@ GRID_DYNAMICS = StageConfig(
     rows=16, length=16, updates=3000, rate=3e-3, weight_decay=1e-4, clip=10.0, warmup=100, decay=0.02
 )
 """With a rate of 1e-3 the same model is after 1,000 updates where it is after 500 with this one."""
+EXACT_PATCHES = {"small": PatchesConfig(), "patches": PatchesConfig(size=8, codes=1024, threshold=8.0)}
+"""Of GRID, by preset."""
 GRID_STALE = 0.1
 """What was lost or doubled for a step is then repaired in the next one, nine times in ten, instead of staying so."""
 PATCHES = VQConfig(
@@ -118,16 +121,23 @@ def small_step_vq(paper: StepVQConfig, preset: str, frame: tuple[int, ...]) -> S
 
 
 def small_grid(paper: GridConfig, preset: str, frame: tuple[int, ...]) -> GridConfig:
-    """GRID for cells of 4 × 4 pixels (`small`), or for screens with hundreds of patches of 8 × 8 (`patches`)."""
+    """GRID for cells of 4 × 4 pixels (`small`), for screens with hundreds of patches of 8 × 8 (`patches`), or for any
+    pictures, with a tokenizer that is trained (`vq`)."""
     if preset == "small":
         optimization = DynamicsOptimization(dynamics=GRID_DYNAMICS, stale=GRID_STALE)
         return replace(paper, prior=replace(paper.prior, channels=64), optimization=optimization)
+    dynamics = replace(GRID_DYNAMICS, rows=10)
+    optimization = DynamicsOptimization(dynamics=dynamics, stale=GRID_STALE)
     return replace(
         paper,
-        tokenizer=PatchesConfig(size=8, codes=1024, threshold=8.0),
+        tokenizer=PATCHES if preset == "vq" else EXACT_PATCHES[preset],
         prior=replace(paper.prior, code_width=16),
         outcomes=replace(paper.outcomes, code_width=16),
-        optimization=DynamicsOptimization(dynamics=replace(GRID_DYNAMICS, rows=10), stale=GRID_STALE),
+        optimization=optimization
+        if preset != "vq"
+        else TwoStageOptimization(
+            tokenizer=StageConfig(rows=64, length=1, updates=1000), dynamics=dynamics, stale=GRID_STALE
+        ),
     )
 
 
