@@ -47,9 +47,8 @@ def main(args: Args) -> None:
     if not isinstance(prior, RasterPrior):
         raise SystemExit(f"{args.dream} draws no frames jointly: its prior is a {type(prior).__name__}")
     given = prior.config
-    print(
-        f"| frames | seed | dream, at most {args.horizon} steps | real, at most {args.horizon} | real, whole | steps/s |"
-    )
+    limit = f"at most {args.horizon} steps"
+    print(f"| frames | seed | dream, {limit} | real, {limit} | real, whole | steps/s |")
     print("|---|---|---|---|---|---|")
     for joint in (False, True):
         prior.config = replace(given, joint=joint)
