@@ -6,12 +6,14 @@ import doctest
 import importlib
 import os
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import dreamenvs
+from dreamenvs.cli.main import COMMANDS as COMMAND_TABLE
 from dreamenvs.types import Scalar
 from dreamenvs.worlds.source import default_source, describe, make_source
 from tests.small import CONFIGS, build_small, random_segment
@@ -20,6 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 TEXTS = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "training/README.md"))
 SNIPPETS = re.findall(r"```python\n(.*?)```", TEXTS, re.DOTALL)
 DOCUMENTED = ("envs.conformance", "checkpoints.shared_models", "envs.registration", "envs.single")
+PAGES = ("README.md", "training/README.md", "training/SCALING.md", "training/studies/README.md")
+SHELL = re.findall(r"```sh\n(.*?)```", "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES), re.DOTALL)
+STARTS = ("dreamenvs ", "python -m dreamenvs.cli.")
+COMMANDS = [line for block in SHELL for line in block.replace("\\\n", " ").splitlines() if line.startswith(STARTS)]
 SHORT = ["--steps", "400", "--updates", "4"]
 EXAMPLES = {
     "agent_in_a_dream.py": ["--updates", "2", "--episodes", "2", "--limit", "20"],
@@ -54,6 +60,32 @@ def test_the_readme_has_snippets() -> None:
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
 def test_readme_snippets_run(number: int, tmp_path: Path) -> None:
     run(["-c", SNIPPETS[number]], tmp_path)
+
+
+def test_commands_are_written_as_they_are_installed() -> None:
+    assert {line.split()[1] for line in COMMANDS} >= {
+        "fit",
+        "collect",
+        "train",
+        "online",
+        "rounds",
+        "evaluate",
+        "study",
+    }
+    scripts = "|".join(path.stem for path in (ROOT / "training").glob("*.py") if path.stem != "benchmark")
+    assert not [line for block in SHELL for line in re.findall(rf".*(?:training/)?(?:{scripts})\.py.*", block)]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_documented_commands_have_these_options(line: str) -> None:
+    tyro = pytest.importorskip("tyro")
+    first, *words = shlex.split(line, comments=True)
+    if first == "dreamenvs":
+        name, *words = words
+        module = COMMAND_TABLE[name].module
+    else:
+        module, *words = words[1:]
+    tyro.cli(importlib.import_module(module).Args, args=words, console_outputs=False)
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
