@@ -34,6 +34,7 @@ EXAMPLES = {
     "look_at_codes.py": [],
     "minari_to_a_dream.py": SHORT,
     "own_env_to_a_dream.py": ["--steps", "400", "--share", "0.002", "--imagined", "2048"],
+    "own_family.py": ["--steps", "400", "--share", "0.002"],
     "own_policy_network.py": ["--updates", "2", "--rows", "8", "--episodes", "2"],
     "random_deltas.py": ["--steps", "3"],
     "swap_the_sequence_model.py": SHORT,
@@ -105,9 +106,30 @@ def test_every_example_is_short_and_run() -> None:
 def test_examples_run(name: str, tmp_path: Path) -> None:
     if name.startswith("minari"):
         pytest.importorskip("minari")
+    if name == "own_family.py":
+        pytest.skip("run by the next test")
     if name.startswith("own_env"):
         pytest.importorskip("stable_baselines3")
     assert run([str(ROOT / "examples" / name), *EXAMPLES[name]], tmp_path)
+
+
+def test_a_dream_of_a_family_from_outside_loads_where_the_family_is_registered(tmp_path: Path) -> None:
+    pytest.importorskip("minatar")
+    example = ROOT / "examples" / "own_family.py"
+    assert "GRU: PSNR" in run([str(example), *EXAMPLES[example.name]], tmp_path)
+    dream = tmp_path / "dreams" / "GRU-MinAtarBreakout-v0"
+    with pytest.raises(dreamenvs.CheckpointError, match="GRU"):  # nothing that the file names was imported
+        dreamenvs.load(dream)
+    code = f"""
+import gymnasium, sys
+import dreamenvs
+sys.path.insert(0, {str(example.parent)!r})
+from own_family import FAMILY
+dreamenvs.register_family(FAMILY)
+env = gymnasium.make(dreamenvs.register({str(dream)!r}))
+print(env.spec.id, env.reset(seed=0)[0].shape, env.step(0)[0].shape)
+"""
+    assert run(["-c", code], tmp_path) == "dreamenvs/GRU-MinAtarBreakout-v0 (40, 40, 3) (40, 40, 3)\n"
 
 
 def save_small(directory: Path, env_id: str, world: str, **options: Scalar) -> Path:
