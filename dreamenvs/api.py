@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
 from dreamenvs.agents.defaults import AgentRecipe, Size, default_recipe
 from dreamenvs.agents.player import Player
+from dreamenvs.agents.pqn import learn_in_dream
 from dreamenvs.agents.protocol import Agent
 from dreamenvs.checkpoints.shared_models import CheckpointLike, load
 from dreamenvs.checkpoints.world_model import Checkpoint
@@ -36,6 +37,7 @@ from dreamenvs.workflows.fitting import Contexts, FitData, FitRecipe, finish_fit
 from dreamenvs.workflows.training import adapt_recipe, new_trainer, updates_for
 from dreamenvs.worlds.real import make_real
 
+AgentName = Literal["actor-critic", "pqn"]
 HELD_OUT_SEED = 1_000_003
 """Of fresh episodes, far from the seeds that data is collected with."""
 
@@ -109,7 +111,7 @@ def train(
     dream: CheckpointLike,
     steps: int = 200_000,
     *,
-    agent: AgentRecipe | None = None,
+    agent: AgentRecipe | AgentName | None = None,
     size: Size = "small",
     limit: int = 100,
     seed: int = 0,
@@ -125,17 +127,22 @@ def train(
     Args:
         dream: What `fit` or `load` returned, an environment id, or the path of a checkpoint directory.
         steps: Imagined steps to learn from.
-        agent: Which agent learns, and how; by default the one of the dream's family.
-        size: Of the family's agent: small for a few cores, or the paper's.
+        agent: Which agent learns: `"actor-critic"`, the default, as the dream's family has it; `"pqn"`, parallel
+            Q-learning, for discrete actions; or a recipe of your own.
+        size: Of the family's actor-critic: small for a few cores, or the paper's.
         limit: Imagined steps after which a dream is left: in long ones an agent learns to live off the model's errors.
         seed: Of weights and dreams.
         progress: Whether to print how far it is, or a function that is called with the steps done and in total.
     """
     opened = dream if isinstance(dream, Checkpoint) else load(dream)
-    recipe = adapt_recipe(default_recipe(opened.family, size) if agent is None else agent, steps)
+    report = _progress(progress, f"learning in {opened.path.name}", "imagined steps")
+    if agent == "pqn":
+        return learn_in_dream(opened, steps, seed=seed, horizon=limit, progress=report)
+    if isinstance(agent, str) and agent != "actor-critic":
+        raise ValueError(f"there are the agents {', '.join(get_args(AgentName))}, not {agent!r}")
+    recipe = adapt_recipe(agent if isinstance(agent, AgentRecipe) else default_recipe(opened.family, size), steps)
     trainer = new_trainer(opened, recipe, seed=seed, limit=limit)
     updates, each = updates_for(steps, recipe), recipe.learning.rows * recipe.learning.horizon
-    report = _progress(progress, f"learning in {opened.path.name}", "imagined steps")
     for done in range(1, updates + 1):
         trainer.advance()
         if report is not None:
