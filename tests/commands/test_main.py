@@ -10,7 +10,9 @@ import pytest
 
 import dreamenvs
 from dreamenvs.cli import main as command
-from dreamenvs.cli.threads import use_threads
+from dreamenvs.cli.run_directory import RunDirectory
+from dreamenvs.cli.threads import keep_threads, use_threads
+from dreamenvs.files.atomic_directory import write_artifact
 from tests.warm import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +37,16 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"  {name} " in shown for name in command.COMMANDS)
     assert command.main(["--version"]) == 0
     assert capsys.readouterr().out == f"dreamenvs {dreamenvs.__version__}\n"
+
+
+@pytest.mark.parametrize("name", ["fit", "train", "online", "evaluate"])
+def test_expert_options_come_last_in_a_group_of_their_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main([name, "--help"])
+    common, expert = capsys.readouterr().out.split(" expert options ")
+    assert "--threads" in common
+    assert "--num-envs" in expert or "--save-minutes" in expert
+    assert "--expert." not in expert
 
 
 def test_the_list_and_the_help_need_no_torch(tmp_path: Path) -> None:
@@ -66,6 +78,8 @@ def test_info_shows_the_card(capsys: pytest.CaptureFixture[str]) -> None:
         (["fit", "--import", "no.such.module"], "--import no.such.module: No module named 'no'"),
         (["evaluate", "dreamenvs/STEPVQ-Pong-v0", "--data", "nothing"], "no replay here: collect one with dreamenvs"),
         (["train", "dreamenvs/STEPVQ-Pong-v0", "--threads", "0"], "--threads is 0; it is at least 1"),
+        (["collect", "--env", "MinAtar/Breakout-v1", "--out", "out", "--size", "32"], "has no choice of size; it has"),
+        (["fit", "--dataset", "my/data-v0", "--size", "32"], "--size is of what is collected"),
         (["rm", "dreamenvs/STEPVQ-Pong-v0", "--yes"], "only what is there is removed"),
     ],
 )
@@ -90,9 +104,42 @@ def test_threads_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     use_threads(None)
     use_threads(2)
-    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setenv("OMP_NUM_THREADS", "4,1")
     use_threads(None)
-    assert chosen == [3, 2, 1]
+    keep_threads(None, 7)
+    assert chosen == [3, 2, 4]
+
+
+def test_threads_are_as_many_as_there_are_free_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    for load in (0.2, 5.9, 20.0):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0), raising=False)
+        use_threads(None)
+    monkeypatch.delattr(os, "getloadavg")
+    use_threads(None)
+    assert chosen == [8, 2, 1, 8]
+
+
+def test_a_run_that_is_resumed_keeps_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    run = RunDirectory(tmp_path / "run")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    run.open({"seed": 0}, {"threads": None})
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    run.open({"seed": 0}, {"threads": None})
+    assert chosen == []  # there is no state yet that other threads could be at odds with
+    write_artifact(run.state, {"progress.json": b"{}"})
+    run.open({"seed": 0}, {"threads": 2})
+    run.open({"seed": 0}, {"threads": None})
+    assert chosen == [5]
 
 
 def test_a_game_of_ones_own_from_nothing_to_a_removed_dream(tmp_path: Path) -> None:
