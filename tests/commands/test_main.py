@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 import dreamenvs
 from dreamenvs.cli import main as command
 from dreamenvs.cli.run_directory import RunDirectory
 from dreamenvs.cli.threads import keep_threads, use_threads
+from dreamenvs.data.replay import Replay
 from dreamenvs.files.atomic_directory import write_artifact
 from tests.warm import run_python
 
@@ -29,6 +34,29 @@ class Game(gym.Env):
         return np.full((16, 16, 3), 10 * self.age, np.uint8), 1.0, self.age == 9, False, {}
 gym.register("my/Game-v0", entry_point=Game)
 """
+
+
+class Drawn(gym.Env[np.ndarray, np.int64]):
+    """Numbers to observe, and a picture beside them."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    observation_space = gym.spaces.Box(0, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode, self.age = render_mode, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.age = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.age += 1
+        return np.zeros(2, np.float32), 1.0, self.age == 5, False, {}
+
+    def render(self) -> np.ndarray:
+        return np.full((48, 48, 3), 10 * self.age, np.uint8)
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,6 +122,18 @@ def test_what_a_user_can_cause_is_one_sentence(
     assert "Traceback" not in shown
     with pytest.raises((SystemExit, OSError, ValueError)):
         command.main([*words, "--debug"])
+
+
+def test_pictures_are_collected_in_the_size_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["dreamenvs"])
+    monkeypatch.setitem(gym.registry, "Sized-v0", EnvSpec("Sized-v0", entry_point=Drawn))
+    assert command.main(["collect", "--env", "Sized-v0", "--size", "16", "--steps", "10", "--out", "data"]) == 0
+    assert Replay.open(tmp_path / "data").spec.observation_shape == (3, 16, 16)
+    assert command.main(["fit", "--env", "Sized-v0", "--size", "32", "--data", "data"]) == 2
+    assert "data holds frames of 16 × 16 pixels, not 32; choose another --data" in capsys.readouterr().err
 
 
 def test_threads_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
