@@ -33,7 +33,7 @@ dream: $(VENV)/.for-dream
 lint: $(VENV)/.for-test
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
-	$(BIN)/mypy --strict dreamenvs
+	$(BIN)/mypy --strict dreamenvs training examples
 	$(BIN)/lint-imports
 
 test: lint

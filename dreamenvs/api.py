@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
 from dreamenvs.agents.defaults import AgentRecipe, Size, default_recipe
 from dreamenvs.agents.player import Player
+from dreamenvs.agents.pqn import learn_in_dream
 from dreamenvs.agents.protocol import Agent
 from dreamenvs.checkpoints.shared_models import CheckpointLike, load
 from dreamenvs.checkpoints.world_model import Checkpoint
@@ -36,13 +37,14 @@ from dreamenvs.workflows.fitting import Contexts, FitData, FitRecipe, finish_fit
 from dreamenvs.workflows.training import adapt_recipe, new_trainer, updates_for
 from dreamenvs.worlds.real import make_real
 
+AgentName = Literal["actor-critic", "pqn"]
 HELD_OUT_SEED = 1_000_003
 """Of fresh episodes, far from the seeds that data is collected with."""
 
 
 def fit(
     source: Source,
-    family: str = "stepvq",
+    family: str = "grid",
     steps: int = 20_000,
     *,
     preset: str | None = None,
@@ -58,13 +60,13 @@ def fit(
     >>> import dreamenvs
     >>> dream = dreamenvs.fit("MinAtar/Breakout-v1", steps=400, update_share=0.002, progress=False)
     >>> dream.family, dream.model.spec.observation_shape, dream.card["data"]["real_steps"]
-    ('STEPVQ', (3, 40, 40), 400)
+    ('GRID', (3, 40, 40), 400)
 
     Args:
         source: A Gymnasium id, an environment, a function that makes one, a replay or its directory, the id of a local
             Minari data set, or a list of episodes. Small images are kept as they are (32 × 32 stays 32 × 32), and other
             environments are seen through their pictures.
-        family: Which family of world models: stepvq, storm, iris, rem, …; see `dreamenvs list`.
+        family: Which family of world models: grid, stepvq, storm, iris, rem, …; see `dreamenvs list`.
         steps: Real steps to play, where an environment is given.
         preset: The size of the model; by default a small one that suits the frames.
         seed: Of the environment, the policy, weights, batches and contexts; the same seed gives the same dream.
@@ -109,7 +111,7 @@ def train(
     dream: CheckpointLike,
     steps: int = 200_000,
     *,
-    agent: AgentRecipe | None = None,
+    agent: AgentRecipe | AgentName | None = None,
     size: Size = "small",
     limit: int = 100,
     seed: int = 0,
@@ -125,17 +127,22 @@ def train(
     Args:
         dream: What `fit` or `load` returned, an environment id, or the path of a checkpoint directory.
         steps: Imagined steps to learn from.
-        agent: Which agent learns, and how; by default the one of the dream's family.
-        size: Of the family's agent: small for a few cores, or the paper's.
+        agent: Which agent learns: `"actor-critic"`, the default, as the dream's family has it; `"pqn"`, parallel
+            Q-learning, for discrete actions; or a recipe of your own.
+        size: Of the family's actor-critic: small for a few cores, or the paper's.
         limit: Imagined steps after which a dream is left: in long ones an agent learns to live off the model's errors.
         seed: Of weights and dreams.
         progress: Whether to print how far it is, or a function that is called with the steps done and in total.
     """
     opened = dream if isinstance(dream, Checkpoint) else load(dream)
-    recipe = adapt_recipe(default_recipe(opened.family, size) if agent is None else agent, steps)
+    report = _progress(progress, f"learning in {opened.path.name}", "imagined steps")
+    if agent == "pqn":
+        return learn_in_dream(opened, steps, seed=seed, horizon=limit, progress=report)
+    if isinstance(agent, str) and agent != "actor-critic":
+        raise ValueError(f"there are the agents {', '.join(get_args(AgentName))}, not {agent!r}")
+    recipe = adapt_recipe(agent if isinstance(agent, AgentRecipe) else default_recipe(opened.family, size), steps)
     trainer = new_trainer(opened, recipe, seed=seed, limit=limit)
     updates, each = updates_for(steps, recipe), recipe.learning.rows * recipe.learning.horizon
-    report = _progress(progress, f"learning in {opened.path.name}", "imagined steps")
     for done in range(1, updates + 1):
         trainer.advance()
         if report is not None:

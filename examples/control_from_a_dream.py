@@ -78,12 +78,14 @@ def main() -> None:
 
     try:
         rows = min(8, args.episodes)
-        for name, player in (("random", "random"), ("dream-trained", policy)):
-            shown = "rgb" if name == "random" else "latent"  # random actions need no model to watch
-            real = make_real_vec(dream, rows, obs_type=shown, max_episode_steps=args.limit)
-            returns = play(real, player, args.episodes, deterministic=True).returns
+        for name in ("random", "dream-trained"):
+            # Random actions need no model to watch.
+            real = make_real_vec(
+                dream, rows, obs_type="rgb" if name == "random" else "latent", max_episode_steps=args.limit
+            )
+            played = play(real, "random" if name == "random" else policy, args.episodes, deterministic=True)
             real.close()
-            mean, low, high = estimate_mean(returns, np.random.default_rng(0))
+            mean, low, high = estimate_mean(played.returns, np.random.default_rng(0))
             print(f"{name} policy, {args.episodes} real episodes: {mean:.1f}, 95 % interval {low:.1f} to {high:.1f}")
         watching = WatchingPolicy(policy, dream.model)
         episode = next(collect(dreamenvs.make_real(dream), watching, args.limit, seed=1))

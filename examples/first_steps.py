@@ -15,10 +15,10 @@ def main() -> None:
     env = gym.make(ID, render_mode="rgb_array")
     observation, _ = env.reset(seed=0)
     print("one dream shows", observation.shape, observation.dtype, "and takes", env.action_space)
-    frames = [env.render()]
+    frames = [np.asarray(env.render())]
     for _ in range(10):
         observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-        frames.append(env.render())
+        frames.append(np.asarray(env.render()))
     print("after ten steps: reward", round(float(reward), 3), "terminated", terminated, "truncated", truncated)
     print("what it looked like:", write_png("first_steps.png", mosaic([np.stack(frames)])))
 

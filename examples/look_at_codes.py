@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import torch
 
@@ -17,8 +18,9 @@ def main() -> None:
     args = parser.parse_args()
 
     dream = dreamenvs.load(args.id)
+    model: Any = dream.model  # of a family whose tokenizer has a codebook
     frames = torch.cat([dream.contexts.observations[row] for row in range(3)])
-    print(write_png(args.out, code_figure(dream.model.tokenizer, frames)))
+    print(write_png(args.out, code_figure(model.tokenizer, frames)))
 
 
 if __name__ == "__main__":

@@ -13,19 +13,21 @@ from stable_baselines3 import PPO
 
 import dreamenvs
 
+Info = dict[str, object]
 
-class Catch(gym.Env[np.ndarray, int]):
+
+class Catch(gym.Env[np.ndarray, np.int64]):
     """A ball falls and a paddle goes left, stays or goes right; a catch earns 1, a miss is the end."""
 
     observation_space = gym.spaces.Box(0, 255, (32, 32, 3), np.uint8)
     action_space = gym.spaces.Discrete(3)
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
         super().reset(seed=seed)
         self.paddle, self.row, self.column = 4, 0, int(self.np_random.integers(8))
         return self.draw(), {}
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, Info]:
         self.paddle = int(np.clip(self.paddle + action - 1, 1, 6))
         self.row += 1
         frame, landed, caught = self.draw(), self.row == 7, abs(self.column - self.paddle) <= 1
@@ -49,7 +51,9 @@ args = parser.parse_args()
 dream = dreamenvs.fit(Catch, steps=args.steps, update_share=args.share, out="dreams/STEPVQ-Catch-v0")
 envs = dreamenvs.DreamVecEnv(dream, num_envs=16, obs_type="latent", horizon=70)
 policy = PPO("MlpPolicy", envs, n_steps=128, batch_size=512, ent_coef=0.01, device="cpu").learn(args.imagined)
-for name, player in (("random", "random"), ("PPO from the dream", policy)):
-    result = dreamenvs.transfer(player, dream, obs_type="latent", episodes=20, max_episode_steps=500, progress=False)
+for name in ("random", "PPO from the dream"):
+    result = dreamenvs.transfer(
+        "random" if name == "random" else policy, dream, obs_type="latent", episodes=20, max_episode_steps=500
+    )
     print(f"{name}: a real return of {result.real.episode_return.mean:.1f}")
 print(dreamenvs.register(dream.path), "is its id for gymnasium.make")

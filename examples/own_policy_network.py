@@ -38,7 +38,7 @@ class TwoStreams(nn.Module):
         self.split = [latent, hidden]
 
     def forward(self, features: Tensor) -> Tensor:
-        latent, hidden = features.split(self.split, -1)
+        latent, hidden = torch.split(features, self.split, -1)
         outputs: Tensor = self.output(self.mix(torch.cat([self.latent(latent), self.hidden(hidden)], -1)))
         return outputs
 

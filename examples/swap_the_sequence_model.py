@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +20,8 @@ from dreamenvs.data.collect import RandomPolicy, collect
 from dreamenvs.data.episode import Episode
 from dreamenvs.evaluation.fidelity import Fidelity, measure
 from dreamenvs.fitting.fit import Fit
-from dreamenvs.models import FAMILIES
-from dreamenvs.models.step_vq import StepVQConfig
+from dreamenvs.models.frame_level import FrameLevelModel
+from dreamenvs.models.step_vq import StepVQConfig, build
 from dreamenvs.models.two_stage import StageConfig, TwoStageOptimization
 from dreamenvs.nn.frame_networks.step_vq import ConvConfig
 from dreamenvs.priors.factorized import CrossEntropyObjective, FactorizedConfig
@@ -31,19 +32,19 @@ from dreamenvs.types import WorldSpec
 from dreamenvs.worlds.source import default_source, describe, make_source
 
 
-def fit(name: str, config: StepVQConfig, spec: WorldSpec, episodes: Sequence[Episode]) -> torch.nn.Module:
+def fit(name: str, config: StepVQConfig, spec: WorldSpec, episodes: Sequence[Episode]) -> FrameLevelModel[Any]:
     """Fit a model; the same seed gives both the same tokenizer, so that they differ in their dynamics alone."""
     torch.manual_seed(0)
-    model = FAMILIES["STEPVQ"].build(config, spec)
+    model = build(config, spec)
     work = Fit(model, episodes)
     for _ in tqdm(work.run(), desc=name, total=sum(stage.updates for stage in work.stages), unit="update"):
         pass  # each update gives its losses here
     return model.eval()
 
 
-def report(name: str, model: torch.nn.Module, fidelity: Fidelity, seconds: float) -> None:
+def report(name: str, model: FrameLevelModel[Any], fidelity: Fidelity, seconds: float) -> None:
     """One line: size, and how well it foresees held-out episodes."""
-    size = sum(parameter.numel() for parameter in model.sequence.parameters())
+    size = sum(parameter.numel() for parameter in model.get_submodule("sequence").parameters())
     tokens, rewards = fidelity.one_step_tokens, fidelity.one_step_events.rewards.model
     print(
         f"{name:<12} {size:>9,} parameters, {seconds:4.0f} s; one step ahead: {tokens.accuracy:.2%} of tokens, "

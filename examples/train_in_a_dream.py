@@ -84,9 +84,9 @@ def main() -> None:
 
     scores = {}
     try:
-        for name, player in (("random", "random"), ("dream-trained", policy)):
+        for name in ("random", "dream-trained"):
             settings = {"episodes": args.episodes, "max_episode_steps": args.limit, "deterministic": True, **DREAM}
-            scores[name] = transfer(player, dream, **settings)
+            scores[name] = transfer("random" if name == "random" else policy, dream, **settings)
             print(f"\nthe {name} policy\n{scores[name].table()}")
         film(policy, dream, steps=200)
     except ImportError as error:

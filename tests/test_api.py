@@ -158,6 +158,17 @@ def test_an_environment_of_every_kind_is_played_and_found_again(kind: str) -> No
     assert result.real.length.mean == 12
 
 
+def test_agents_are_chosen_by_name() -> None:
+    dream, seen = "dreamenvs/STEPVQ-MinAtarBreakout-v0", list[tuple[int, int]]()
+    player = dreamenvs.train(dream, 4096, agent="pqn", limit=7, progress=lambda done, total: seen.append((done, total)))
+    assert player.obs_type == "tokens"
+    assert seen == [(4096, 4096)]
+    action, _ = player.predict(np.zeros((2, 100), np.int64))
+    assert action.shape == (2,)
+    with pytest.raises(ValueError, match=r"there are the agents actor-critic, pqn, not 'ppo'"):
+        dreamenvs.train(dream, agent="ppo")  # type: ignore[arg-type]
+
+
 def test_an_environment_that_shows_no_images_is_seen_through_its_pictures() -> None:
     dream = dreamenvs.fit(Squares(images=False, render_mode="rgb_array"), steps=60, size=16, **LITTLE)
     assert dream.model.spec.observation_shape == (3, 16, 16)

@@ -6,12 +6,14 @@ import doctest
 import importlib
 import os
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import dreamenvs
+from dreamenvs.cli.main import COMMANDS as COMMAND_TABLE
 from dreamenvs.types import Scalar
 from dreamenvs.worlds.source import default_source, describe, make_source
 from tests.small import CONFIGS, build_small, random_segment
@@ -20,6 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 TEXTS = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "training/README.md"))
 SNIPPETS = re.findall(r"```python\n(.*?)```", TEXTS, re.DOTALL)
 DOCUMENTED = ("envs.conformance", "checkpoints.shared_models", "envs.registration", "envs.single")
+PAGES = ("README.md", "training/README.md", "training/SCALING.md", "training/studies/README.md")
+SHELL = re.findall(r"```sh\n(.*?)```", "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES), re.DOTALL)
+STARTS = ("dreamenvs ", "python -m dreamenvs.cli.")
+COMMANDS = [line for block in SHELL for line in block.replace("\\\n", " ").splitlines() if line.startswith(STARTS)]
 SHORT = ["--steps", "400", "--updates", "4"]
 EXAMPLES = {
     "agent_in_a_dream.py": ["--updates", "2", "--episodes", "2", "--limit", "20"],
@@ -28,6 +34,7 @@ EXAMPLES = {
     "look_at_codes.py": [],
     "minari_to_a_dream.py": SHORT,
     "own_env_to_a_dream.py": ["--steps", "400", "--share", "0.002", "--imagined", "2048"],
+    "own_family.py": ["--steps", "400", "--share", "0.002"],
     "own_policy_network.py": ["--updates", "2", "--rows", "8", "--episodes", "2"],
     "random_deltas.py": ["--steps", "3"],
     "swap_the_sequence_model.py": SHORT,
@@ -56,6 +63,34 @@ def test_readme_snippets_run(number: int, tmp_path: Path) -> None:
     run(["-c", SNIPPETS[number]], tmp_path)
 
 
+def test_commands_are_written_as_they_are_installed() -> None:
+    assert {line.split()[1] for line in COMMANDS} >= {
+        "fit",
+        "collect",
+        "train",
+        "online",
+        "rounds",
+        "evaluate",
+        "study",
+    }
+    scripts = "|".join(path.stem for path in (ROOT / "training").glob("*.py") if path.stem != "benchmark")
+    assert not [line for block in SHELL for line in re.findall(rf".*(?:training/)?(?:{scripts})\.py.*", block)]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_documented_commands_have_these_options(line: str) -> None:
+    pytest.importorskip("tyro")
+    from dreamenvs.cli.command_line import parse
+
+    first, *words = shlex.split(line, comments=True)
+    if first == "dreamenvs":
+        name, *words = words
+        module = COMMAND_TABLE[name].module
+    else:
+        module, *words = words[1:]
+    parse(importlib.import_module(module).Args, words)
+
+
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_docstring_examples_run(name: str) -> None:
     results = doctest.testmod(importlib.import_module(f"dreamenvs.{name}"), optionflags=doctest.ELLIPSIS)
@@ -73,9 +108,30 @@ def test_every_example_is_short_and_run() -> None:
 def test_examples_run(name: str, tmp_path: Path) -> None:
     if name.startswith("minari"):
         pytest.importorskip("minari")
+    if name == "own_family.py":
+        pytest.skip("run by the next test")
     if name.startswith("own_env"):
         pytest.importorskip("stable_baselines3")
     assert run([str(ROOT / "examples" / name), *EXAMPLES[name]], tmp_path)
+
+
+def test_a_dream_of_a_family_from_outside_loads_where_the_family_is_registered(tmp_path: Path) -> None:
+    pytest.importorskip("minatar")
+    example = ROOT / "examples" / "own_family.py"
+    assert "GRU: PSNR" in run([str(example), *EXAMPLES[example.name]], tmp_path)
+    dream = tmp_path / "dreams" / "GRU-MinAtarBreakout-v0"
+    with pytest.raises(dreamenvs.CheckpointError, match="GRU"):  # nothing that the file names was imported
+        dreamenvs.load(dream)
+    code = f"""
+import gymnasium, sys
+import dreamenvs
+sys.path.insert(0, {str(example.parent)!r})
+from own_family import FAMILY
+dreamenvs.register_family(FAMILY)
+env = gymnasium.make(dreamenvs.register({str(dream)!r}))
+print(env.spec.id, env.reset(seed=0)[0].shape, env.step(0)[0].shape)
+"""
+    assert run(["-c", code], tmp_path) == "dreamenvs/GRU-MinAtarBreakout-v0 (40, 40, 3) (40, 40, 3)\n"
 
 
 def save_small(directory: Path, env_id: str, world: str, **options: Scalar) -> Path:

@@ -1,8 +1,7 @@
 """`python training/evaluate.py` is `python -m dreamenvs.cli.evaluate`, for those who have the repository."""
 
-import tyro
-
+from dreamenvs.cli.command_line import parse
 from dreamenvs.cli.evaluate import Args, main
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    main(parse(Args))

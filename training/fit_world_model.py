@@ -1,8 +1,7 @@
 """`python training/fit_world_model.py` is `python -m dreamenvs.cli.fit`, for those who have the repository."""
 
-import tyro
-
+from dreamenvs.cli.command_line import parse
 from dreamenvs.cli.fit import Args, main
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    main(parse(Args))

@@ -55,6 +55,8 @@ class Args:
     """Environments that are played at once, in processes of their own when there are several."""
     seed: int = 0
     """Of the environment and the policy."""
+    size: int | None = None
+    """The side of the pictures, where an environment lets one choose; by default 64, or the environment's own."""
     life_loss: bool = False
     """Atari: a lost life ends the episode."""
     drawing: Literal["rgb", "channels"] | None = None
@@ -200,6 +202,7 @@ def main(args: Args) -> None:
     """Collect, save and report."""
     source = choose_source(
         args.env,
+        size=args.size,
         life_loss=args.life_loss,
         drawing=args.drawing,
         scale=args.scale,

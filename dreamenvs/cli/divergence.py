@@ -35,7 +35,7 @@ class Args:
     excerpts: int = 256
     """Held-out excerpts of 32 frames."""
     threads: int | None = None
-    """CPU threads, by default those of OMP_NUM_THREADS, or 1."""
+    """CPU threads, by default those of OMP_NUM_THREADS, or the free cores."""
     json: bool = False
     """Print JSON instead of a table."""
 

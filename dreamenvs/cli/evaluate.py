@@ -24,7 +24,7 @@ import dreamenvs
 from dreamenvs.checkpoints.card import card_markdown
 from dreamenvs.checkpoints.world_model import LIMITS, Checkpoint
 from dreamenvs.cli.collect import Ticking, named_policy
-from dreamenvs.cli.command_line import command_line
+from dreamenvs.cli.command_line import command_line, parse
 from dreamenvs.cli.progress import bar, ppo_progress
 from dreamenvs.cli.threads import use_threads
 from dreamenvs.data.collect import collect
@@ -48,8 +48,8 @@ SELF = ("dreamenvs evaluate ", "training/evaluate.py")
 
 
 @dataclass(frozen=True)
-class Args:
-    """Measure a dream's fidelity, and the transfer of policies from it."""
+class EvaluateOptions:
+    """What most people set."""
 
     dream: Annotated[str, tyro.conf.Positional]
     """An environment id or the path of a checkpoint directory."""
@@ -63,12 +63,30 @@ class Args:
     """Open-loop dreams."""
     horizon: int = 15
     """Imagined steps in each of them."""
-    conservation_steps: int = 12_800
-    """Imagined steps of random play in which it is counted what appears and what vanishes."""
     video: VideoArgs = field(default_factory=VideoArgs)
     """Whole videos, dreamed from a few real frames."""
     episodes: int = 20
     """Episodes of each policy in the dream, and as many real ones; 0 leaves transfer out."""
+    train_steps: int = 100_000
+    """Imagined steps for PPO to learn from; 0 measures the random policy alone."""
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """How it learns; at the temperature above, whatever this one says."""
+    seed: int = 1_000_003
+    """Of fresh episodes, dreams and PPO; far from those that data is collected with."""
+    out: Path | None = None
+    """Where the results go; by default runs/evaluate/<name>."""
+    update_card: bool = False
+    """Write fidelity, transfer and Crafter scores into the dream's card."""
+    threads: int | None = None
+    """CPU threads, by default those of OMP_NUM_THREADS, or the free cores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateExpertOptions:
+    """What the defaults are good for."""
+
+    conservation_steps: int = 12_800
+    """Imagined steps of random play in which it is counted what appears and what vanishes."""
     num_envs: int = 10
     """Episodes that are played side by side."""
     transfer_horizon: int = 500
@@ -77,20 +95,13 @@ class Args:
     """Steps after which a real episode is cut."""
     temperature: float = 0.5
     """Of these episodes, and of the dream in which PPO learns; fidelity is measured at 1."""
-    train_steps: int = 100_000
-    """Imagined steps for PPO to learn from; 0 measures the random policy alone."""
-    ppo: PPOConfig = field(default_factory=PPOConfig)
-    """How it learns; at the temperature above, whatever this one says."""
     deterministic: bool = False
     """Let the trained policy take its most likely action."""
-    seed: int = 1_000_003
-    """Of fresh episodes, dreams and PPO; far from those that data is collected with."""
-    out: Path | None = None
-    """Where the results go; by default runs/evaluate/<name>."""
-    update_card: bool = False
-    """Write fidelity, transfer and Crafter scores into the dream's card."""
-    threads: int | None = None
-    """CPU threads, by default those of OMP_NUM_THREADS, or 1."""
+
+
+@dataclass(frozen=True)
+class Args(EvaluateExpertOptions, EvaluateOptions):
+    """Measure a dream's fidelity, and the transfer of policies from it."""
 
 
 def main(args: Args) -> None:
@@ -245,4 +256,4 @@ def update_card(path: Path, results: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    main(parse(Args))

@@ -30,14 +30,14 @@ import tyro
 import dreamenvs
 from dreamenvs.checkpoints.library import new_name, user_directory
 from dreamenvs.cli.collect import collect_into
-from dreamenvs.cli.command_line import command_line
+from dreamenvs.cli.command_line import command_line, parse
 from dreamenvs.cli.fit_monitor import FitMonitor
 from dreamenvs.cli.run_directory import RunDirectory
 from dreamenvs.cli.threads import use_threads
 from dreamenvs.config import to_json
 from dreamenvs.data.minari import episodes_from_minari, spec_from_minari
 from dreamenvs.data.replay import Replay
-from dreamenvs.families import BY_SPELLING
+from dreamenvs.families import BY_SPELLING, FAMILIES
 from dreamenvs.files.atomic_directory import ArtifactError, is_artifact
 from dreamenvs.fitting.distributed import ALONE, TIMEOUT, Ranks, open_ranks
 from dreamenvs.fitting.fit import Fit
@@ -46,6 +46,7 @@ from dreamenvs.fitting.state import StateError, read_weights
 from dreamenvs.ids import world_name
 from dreamenvs.interruption import interruption
 from dreamenvs.nn.distributed import RankError
+from dreamenvs.presets.choice import choose_preset
 from dreamenvs.presets.variants import vary, with_batches, with_updates
 from dreamenvs.presets.world_models import model_config
 from dreamenvs.workflows.collecting import PolicyName, default_policy
@@ -54,10 +55,10 @@ from dreamenvs.worlds.source import choose_source
 
 
 @dataclass(frozen=True)
-class Args:
-    """Fit a world model and save it as a dream."""
+class FitOptions:
+    """What most people set."""
 
-    family: Annotated[str, tyro.conf.Positional] = "stepvq"
+    family: Annotated[str, tyro.conf.Positional] = "grid"
     """Which family: grid, stepvq, stepvqt, cb, cbt, storm, gitstorm, iris, rem or deltairis."""
     env: str | None = None
     """The real environment to collect from where there is no data yet; MinAtar/Breakout-v1 if nothing is given."""
@@ -69,15 +70,33 @@ class Args:
     """Real steps to collect."""
     policy: PolicyName | None = None
     """Who plays them: by default the tracker in ALE/Pong, held random actions in dm_control, random ones elsewhere."""
+    size: int | None = None
+    """The side of the pictures that are collected, where an environment lets one choose; by default 64, or its own."""
+    preset: Literal["small", "cells", "patches", "vq", "paper"] | None = None
+    """Model sizes, and how they are optimised."""
+    update_share: float = 1.0
+    """How many of the preset's updates are made, where their number is not given."""
+    name: str | None = None
+    """The run is kept in runs/<name>; by default named after the family and the world."""
+    restart: bool = False
+    """Begin again, removing what the run's directory holds."""
+    out: Path | None = None
+    """The dream's directory; by default in the user's data directory, where gym.make finds it."""
+    seed: int = 0
+    """Of collecting, weights, batches and contexts."""
+    threads: int | None = None
+    """CPU threads, by default those of OMP_NUM_THREADS, or the free cores; the same number gives the same weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitExpertOptions:
+    """What the defaults are good for."""
+
     num_envs: int = 1
     """Environments that are played at once: many give many short episodes."""
-    preset: Literal["small", "cells", "patches", "vq", "paper"] = "small"
-    """Model sizes, and how they are optimised."""
     variant: Literal["kl", "ce", "no-i-tokens"] | None = None
     """A part as a paper's comparison has it: STEP-VQ or a baseline fitted all at once with the KL or with the cross
     entropy, or Δ-IRIS without I-tokens."""
-    update_share: float = 1.0
-    """How many of the preset's updates are made, where their number is not given."""
     tokenizer_updates: int | None = None
     """Updates of the tokenizer, where it has a stage of its own."""
     dynamics_updates: int | None = None
@@ -92,10 +111,6 @@ class Args:
     """Which segments come up: all alike, of episodes that were used least, or around steps that were used least."""
     init: str | None = None
     """A dream (id or path) or the directory of a run, whose weights this one starts from."""
-    name: str | None = None
-    """The run is kept in runs/<name>; by default named after the family and the world."""
-    restart: bool = False
-    """Begin again, removing what the run's directory holds."""
     save_minutes: float = 5.0
     """How often the state of the run is saved."""
     picture_minutes: float = 3.0
@@ -104,14 +119,13 @@ class Args:
     """Start contexts to put into the dream."""
     context_length: int = 4
     """Frames in a start context."""
-    out: Path | None = None
-    """The dream's directory; by default in the user's data directory, where gym.make finds it."""
-    seed: int = 0
-    """Of collecting, weights, batches and contexts."""
-    threads: int | None = None
-    """CPU threads, by default those of OMP_NUM_THREADS, or 1; the same number gives the same weights."""
     rank_timeout: float = TIMEOUT
     """Seconds after which a process of torchrun that does not answer ends the run."""
+
+
+@dataclass(frozen=True)
+class Args(FitExpertOptions, FitOptions):
+    """Fit a world model and save it as a dream."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,10 +168,12 @@ def quiet() -> Iterator[None]:
 def fit_and_tell(args: Args, ranks: Ranks) -> None:
     """Fit the dream that the arguments ask for; of several ranks each comes here."""
     family = BY_SPELLING[args.family]
-    chosen_config(family, args)  # so that what is wrong with it is told before all else
+    chosen_config(family, args, args.preset or FAMILIES[family].presets[0])  # so that what is wrong is told first
     with ranks.first_ahead():
         replay = open_replay(args)
-    config = chosen_config(family, args, replay.spec.observation_shape)
+    preset = args.preset or choose_preset(family, replay)
+    print(f"preset {preset}{'' if args.preset else ', which suits these frames'}")
+    config = chosen_config(family, args, preset, replay.spec.observation_shape)
     name = args.name or f"{family}-{replay.spec.world}"
     out = args.out or user_directory() / new_name(family, replay.spec.world)
     launcher = ["torchrun", "--nproc-per-node", str(ranks.count), "-m", "dreamenvs.cli.fit", *sys.argv[1:]]
@@ -180,10 +196,10 @@ def fit_and_tell(args: Args, ranks: Ranks) -> None:
         print(f"saved {out}\ngymnasium.make({dreamenvs.register(out)!r}) dreams it")
 
 
-def chosen_config(family: str, args: Args, frame: tuple[int, ...] = (3, 40, 40)) -> Any:
+def chosen_config(family: str, args: Args, preset: str, frame: tuple[int, ...] = (3, 40, 40)) -> Any:
     """The preset's config for frames (C, H, W), with what the command line changes in it."""
     asked = {"tokenizer": args.tokenizer_updates, "dynamics": args.dynamics_updates, "joint": args.joint_updates}
-    config = with_updates(vary(model_config(family, args.preset, frame), args.variant), asked, args.update_share)
+    config = with_updates(vary(model_config(family, preset, frame), args.variant), asked, args.update_share)
     return with_batches(config, args.batch_rows, args.batch_length)
 
 
@@ -192,7 +208,12 @@ def open_replay(args: Args) -> Replay:
     env = args.env or "MinAtar/Breakout-v1"
     world = world_name(env) if args.dataset is None else re.sub(r"[^A-Za-z0-9-]", "-", args.dataset)
     directory = args.data or Path("data") / world
+    if args.size is not None and args.dataset is not None:
+        raise SystemExit("--size is of what is collected; a data set is fitted on as it is")
     if (directory / "index.json").exists() and len(replay := Replay.open(directory)):
+        if args.size is not None and set(replay.spec.observation_shape[1:]) != {args.size}:
+            shape = " × ".join(map(str, replay.spec.observation_shape[1:]))
+            raise SystemExit(f"{directory} holds frames of {shape} pixels, not {args.size}; choose another --data")
         print(replay.budget())
         return replay
     if args.dataset is not None:
@@ -206,7 +227,12 @@ def open_replay(args: Args) -> Replay:
     print(f"collecting {args.collect_steps:,} steps of {env} into {directory}")
     policy = args.policy or default_policy(env)
     return collect_into(
-        directory, choose_source(env), policy, args.collect_steps, seed=args.seed, num_envs=args.num_envs
+        directory,
+        choose_source(env, size=args.size),
+        policy,
+        args.collect_steps,
+        seed=args.seed,
+        num_envs=args.num_envs,
     )
 
 
@@ -304,4 +330,4 @@ def work(fit: Fit, run: RunDirectory, monitor: FitMonitor | None, save_minutes: 
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    main(parse(Args))

@@ -90,13 +90,13 @@ def usage() -> str:
 def run(name: str, words: list[str]) -> int:
     """The exit code of a subcommand."""
     try:
-        import tyro
+        from dreamenvs.cli.command_line import parse
     except ImportError as error:
         raise SystemExit(f'the commands need an extra: pip install "dreamenvs[train]" ({error})') from error
     module: Any = import_module(COMMANDS[name].module)
     # Cards and result files name the command; the words that follow it are what `sys.argv` holds.
     sys.argv = [f"{PROG} {name}", *words]
-    code = module.main(tyro.cli(module.Args, args=words, prog=f"{PROG} {name}"))
+    code = module.main(parse(module.Args, words, f"{PROG} {name}"))
     return code if isinstance(code, int) else 0
 
 

@@ -64,7 +64,7 @@ class Args:
     out: Path | None = None
     """Where results.json goes; by default runs/model-free/<environment>-<own or frames>."""
     threads: int | None = None
-    """CPU threads, by default those of OMP_NUM_THREADS, or 1."""
+    """CPU threads, by default those of OMP_NUM_THREADS, or the free cores."""
 
 
 def main(args: Args) -> None:

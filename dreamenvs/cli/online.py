@@ -30,7 +30,7 @@ from dreamenvs.agents.protocol import agent_spec
 from dreamenvs.agents.saving import build_agent, save_agent
 from dreamenvs.checkpoints.library import new_name, user_directory
 from dreamenvs.checkpoints.stored_tensors import stored_weights
-from dreamenvs.cli.command_line import command_line
+from dreamenvs.cli.command_line import command_line, parse
 from dreamenvs.cli.online_costs import estimate_costs
 from dreamenvs.cli.online_monitor import OnlineMonitor
 from dreamenvs.cli.run_directory import RunDirectory
@@ -56,8 +56,8 @@ from dreamenvs.worlds.source import describe, make_source
 
 
 @dataclass(frozen=True)
-class Args:
-    """Train an agent and its world model together."""
+class OnlineOptions:
+    """What most people set."""
 
     family: Annotated[str, tyro.conf.Positional] = "stepvq"
     """Which family of world models."""
@@ -69,25 +69,36 @@ class Args:
     """Real steps altogether; by default the preset's."""
     episodes: int | None = None
     """Real episodes of the last evaluation; by default the preset's."""
-    evaluate_every: int | None = None
-    """Steps from one evaluation to the next, 0 for none but the last; by default the preset's."""
     name: str | None = None
     """The run is kept in runs/<name>; by default named after the family, the world and the seed."""
-    resume: bool = False
-    """Go on with a run, and refuse to begin one; without it, the same command does either."""
     restart: bool = False
     """Begin again, removing what the run's directory holds."""
-    save_minutes: float = 5.0
-    """How often the state of the run is saved."""
-    costs: bool = False
-    """Measure first what the run will cost, as is always done for the preset `paper`."""
     out: Path | None = None
     """The dream's directory; by default in the user's data directory, where gym.make finds it."""
     seed: int = 0
     """Of everything."""
     threads: int | None = None
-    """CPU threads, by default those of OMP_NUM_THREADS, or 1; the same number gives the same weights."""
+    """CPU threads, by default those of OMP_NUM_THREADS, or the free cores; the same number gives the same weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineExpertOptions:
+    """What the defaults are good for."""
+
+    evaluate_every: int | None = None
+    """Steps from one evaluation to the next, 0 for none but the last; by default the preset's."""
+    resume: bool = False
+    """Go on with a run, and refuse to begin one; without it, the same command does either."""
+    save_minutes: float = 5.0
+    """How often the state of the run is saved."""
+    costs: bool = False
+    """Measure first what the run will cost, as is always done for the preset `paper`."""
     device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Args(OnlineExpertOptions, OnlineOptions):
+    """Train an agent and its world model together."""
 
 
 def main(args: Args) -> None:
@@ -243,4 +254,4 @@ def finish(run: RunDirectory, online: Online, trial: Trial, family: str, preset:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    main(parse(Args))

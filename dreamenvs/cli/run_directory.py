@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import dreamenvs
+from dreamenvs.cli.threads import keep_threads
 from dreamenvs.config import with_new_names
 from dreamenvs.files.atomic_directory import is_artifact
 
@@ -41,7 +42,8 @@ class RunDirectory:
     ) -> None:
         """Begin a run or go on with one; a directory that holds another run is refused.
 
-        `identity` is what decides the weights: it must be the same for a run to go on.
+        `identity` is what decides the weights: it must be the same for a run to go on. The number of threads, which
+        sums are rounded with, stays that of the run, if `arguments` ask for none.
         """
         if restart and self.path.exists():
             self._clear()
@@ -49,6 +51,10 @@ class RunDirectory:
         if config.exists():
             known = with_new_names(json.loads(config.read_text(encoding="utf-8"))["identity"])
             self._check(known, json.loads(json.dumps(identity)))
+        known_versions = self.path / "versions.json"
+        if self.begun and known_versions.exists():
+            threads = json.loads(known_versions.read_text(encoding="utf-8")).get("threads", 1)
+            keep_threads(arguments.get("threads"), threads)
         self.pictures.mkdir(parents=True, exist_ok=True)
         _write_json(config, {"identity": identity, "arguments": arguments})
         _write_json(self.path / "versions.json", versions() | {"ranks": ranks})

@@ -33,7 +33,7 @@ from dreamenvs.agents.dream_trainer import DreamTrainer
 from dreamenvs.agents.player import Player
 from dreamenvs.agents.saving import save_agent
 from dreamenvs.checkpoints.world_model import Checkpoint
-from dreamenvs.cli.command_line import command_line
+from dreamenvs.cli.command_line import command_line, parse
 from dreamenvs.cli.fit_monitor import open_board
 from dreamenvs.cli.progress import bar
 from dreamenvs.cli.run_directory import RunDirectory
@@ -57,8 +57,8 @@ SHOWN = ("finished_return", "dream_return", "entropy", "value")
 
 
 @dataclass(frozen=True)
-class Args:
-    """Train the built-in agent inside one dream."""
+class TrainOptions:
+    """What most people set."""
 
     dream: Annotated[str, tyro.conf.Positional]
     """An environment id or the path of a checkpoint directory."""
@@ -68,6 +68,22 @@ class Args:
     """Of the agent and its batches: small for a few cores, or the paper's."""
     limit: int = 100
     """Imagined steps after which a dream is left: in long ones an agent learns to live off the model's errors."""
+    name: str | None = None
+    """The run is kept in runs/<name>; by default named after the dream."""
+    restart: bool = False
+    """Begin again, removing what the run's directory holds."""
+    episodes: int = 100
+    """Real episodes to measure a policy with, and as many dreamed ones; 0 does not."""
+    seed: int = 0
+    """Of weights, dreams and the games that are played."""
+    threads: int | None = None
+    """CPU threads, by default those of OMP_NUM_THREADS, or the free cores; the same number gives the same weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainExpertOptions:
+    """What the defaults are good for."""
+
     rows: int | None = None
     """Imagined episodes side by side, if not as many as the recipe has; so for all that follow."""
     horizon: int | None = None
@@ -83,16 +99,10 @@ class Args:
     """Of the networks of actor and critic, where the agent is a latent one, or of the LSTM."""
     temperature: float = 1.0
     """Of the dreamed frames."""
-    name: str | None = None
-    """The run is kept in runs/<name>; by default named after the dream."""
     resume: bool = False
     """Insist on going on: an error where there is no run to go on with."""
-    restart: bool = False
-    """Begin again, removing what the run's directory holds."""
     save_minutes: float = 2.0
     """How often the state of the run is saved."""
-    episodes: int = 100
-    """Real episodes to measure a policy with, and as many dreamed ones; 0 does not."""
     num_envs: int = 10
     """How many are played side by side."""
     greedy: bool = False
@@ -103,10 +113,11 @@ class Args:
     """Steps after which a real episode is cut."""
     film_steps: int = 400
     """Steps of the real episode in the GIF, at most."""
-    seed: int = 0
-    """Of weights, dreams and the games that are played."""
-    threads: int | None = None
-    """CPU threads, by default those of OMP_NUM_THREADS, or 1; the same number gives the same weights."""
+
+
+@dataclass(frozen=True)
+class Args(TrainExpertOptions, TrainOptions):
+    """Train the built-in agent inside one dream."""
 
 
 def main(args: Args) -> None:
@@ -328,4 +339,4 @@ def film(path: Path, dream: Checkpoint, player: Player, args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    main(parse(Args))

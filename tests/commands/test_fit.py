@@ -109,7 +109,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def fit(script: Any, **changes: Any) -> None:
     little = {"data": Path("data"), "tokenizer_updates": 4, "dynamics_updates": 3, "contexts": 4, "threads": 1}
-    script.main(script.Args(**{**little, "out": Path("dream"), **changes}))
+    script.main(script.Args(**{"family": "stepvq", **little, "out": Path("dream"), **changes}))
 
 
 def weights(path: str = "dream") -> dict[str, torch.Tensor]:
