@@ -179,8 +179,11 @@ _MEANING = {
 }
 
 
-def find_objects(counted: Conservation | None, play: str) -> list[Finding]:
-    """What appears and vanishes in the dream and not for real."""
+def find_objects(counted: Conservation | None, play: str, *, broken: bool) -> list[Finding]:
+    """What appears and vanishes in the dream and not in the real episodes.
+
+    Where another policy made these, what it never changes is not proved to be conserved: then it is not `broken`.
+    """
     if counted is None or not counted.conserved:
         return []
     found = []
@@ -194,14 +197,14 @@ def find_objects(counted: Conservation | None, play: str) -> list[Finding]:
             f"{most.usual} (real {most.real.more:.2%}), and {crowded.dream.frames_with_more:.1%} of frames show too "
             "many; draw the tokens of a frame jointly, or fit longer"
         )
-        found.append(Finding("objects_appear", True, text))
+        found.append(Finding("objects_appear", broken, text))
     lost = max(counted.conserved, key=lambda each: each.dream.fewer - each.real.fewer)
     if lost.dream.fewer - lost.real.fewer > VANISH:
         text = (
             f"under {play} a thing of which there are always {lost.usual} is lost in {lost.dream.fewer:.2%} of steps "
             f"(real {lost.real.fewer:.2%}); draw the tokens of a frame jointly, or fit longer"
         )
-        found.append(Finding("objects_vanish", True, text))
+        found.append(Finding("objects_vanish", broken, text))
     return found
 
 
@@ -231,7 +234,8 @@ _OUTCOME = "rewards and ends"
 
 def find_exploitation(learned: Learned | None) -> list[Finding]:
     """Whether the policy that learned inside earns much less for real."""
-    if learned is None or learned.real is None or learned.honest or learned.real.high >= learned.dream.low:
+    # The interval of a single episode is NaN, and proves nothing.
+    if learned is None or learned.real is None or learned.honest or not learned.real.high < learned.dream.low:
         return []
     severe = learned.real.mean < learned.dream.mean - (1 - EXPLOITED) * abs(learned.dream.mean)
     text = f"{learned.text()}; collect data with this policy, fit again, and dream fewer steps"

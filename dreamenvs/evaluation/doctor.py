@@ -123,8 +123,8 @@ def examine(
     unknown += [] if ahead.rewards else ["whether rewards are predicted: the held-out episodes have none"]
     unknown += [] if ahead.ends else ["whether ends are predicted: no held-out episode terminates"]
     findings = [
-        *find_objects(counted, "random play"),
-        *find_objects(learner_counted, "the learner's play"),
+        *find_objects(counted, "random play", broken=True),
+        *find_objects(learner_counted, "the learner's play", broken=False),
         *find_random_play(random_dream, random_real, _smallest(held_out)),
         *find_exploitation(learned),
         *find_events(ahead),

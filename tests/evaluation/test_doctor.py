@@ -6,15 +6,18 @@ import json
 from dataclasses import replace
 
 import gymnasium as gym
+import numpy as np
 import pytest
+from torch import Tensor
 
 from dreamenvs.agents.pqn import PQNConfig
 from dreamenvs.data.collect import RandomPolicy, collect
 from dreamenvs.data.episode import Episode
-from dreamenvs.evaluation.diagnosis import Learned, find_drift, find_exploitation
+from dreamenvs.evaluation.diagnosis import Learned, find_drift, find_exploitation, find_objects
 from dreamenvs.evaluation.doctor import Examination, examine
 from dreamenvs.evaluation.statistics import Estimate
 from tests.food_world import FAULTS, ID, SOUND, food_checkpoint, register_food
+from tests.toy_worlds import Point, PointWorld, point_checkpoint
 
 PQN = PQNConfig(rows=64, length=16, minibatches=8, rate=2e-3)
 SHORT = Examination(real_steps=3_000, dream_steps=6_400, horizon=60, learner_steps=40_000, pqn=PQN, episodes=20, seed=3)
@@ -94,6 +97,8 @@ def test_a_policy_that_earns_half_for_real_unmasks_a_dream() -> None:
     assert [finding.broken for finding in find_exploitation(learned(7.0))] == [False]
     assert find_exploitation(learned(8.2)) == []
     assert (learned(8.2).honest, learned(7.9).honest, learned(30.0).honest) == (True, False, True)
+    once = learned(4.0)._replace(real=Estimate(4.0, float("nan"), float("nan")))
+    assert find_exploitation(once) == []
     assert learned(2.5).beats_random
     assert not learned(1.6).beats_random
 
@@ -108,3 +113,39 @@ def test_frames_that_stand_still_are_drift() -> None:
     assert any(f"from imagined step {step} on frames hardly change" in finding.text for step in range(31, 37))
     blurred = find_drift(counted._replace(strange=0.1))
     assert [(finding.fault, finding.broken) for finding in blurred] == [("strange_frames", False)]
+
+
+@pytest.mark.parametrize("side", [4, 3])
+def test_continuous_actions_and_frames_without_patches_are_said(side: int) -> None:
+    class SmallPoint(PointWorld):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spec = replace(self.spec, observation_shape=(3, side, side))
+
+        def decode(self, state: Point) -> Tensor:
+            return super().decode(state)[:, :, :side, :side]
+
+    rng = np.random.default_rng(0)
+    point = point_checkpoint()
+    frames = point.contexts.observations[..., :side, :side]
+    dream = point._replace(model=SmallPoint(), contexts=point.contexts._replace(observations=frames))
+    episode = Episode(
+        observations=rng.integers(0, 255, (41, 1, 1, 1), np.uint8).repeat(side, 1).repeat(side, 2).repeat(3, 3),
+        actions=rng.uniform(-1, 1, (40, 2)).astype(np.float32),
+        rewards=np.full(40, -0.5, np.float32),
+        terminated=np.zeros(40, bool),
+        truncated=np.zeros(40, bool),
+    )
+    diagnosis = examine(dream, [episode, episode], examination=replace(BLIND, dream_steps=640, learner_steps=2_048))
+    assert diagnosis.learned is None
+    assert any("discrete actions" in each for each in diagnosis.unknown)
+    assert (diagnosis.conservation is None) == (side == 3)
+    assert any("what appears" in each for each in diagnosis.unknown) == (side == 3)
+    assert diagnosis.random_dream.reward.mean < 0 == diagnosis.random_dream.ends.mean
+    assert any("whether ends are predicted" in each for each in diagnosis.unknown)
+
+
+def test_what_a_learner_does_to_things_is_no_proof_against_a_dream() -> None:
+    counted = examine(food_checkpoint("objects_appear"), examination=BLIND).conservation
+    assert [finding.broken for finding in find_objects(counted, "random play", broken=True)] == [True]
+    assert [finding.broken for finding in find_objects(counted, "the learner's play", broken=False)] == [False]
