@@ -14,10 +14,10 @@ Train an agent in it without a real step, and see what it earns for real.
 
 Keep the dream, give it an id, and make it like any other environment.
 
->>> path = dream.save(tempfile.mkdtemp() + "/STEPVQ-MinAtarBreakout-v7")
+>>> path = dream.save(tempfile.mkdtemp() + "/GRID-MinAtarBreakout-v7")
 >>> dreamenvs.register(path)
-'dreamenvs/STEPVQ-MinAtarBreakout-v7'
->>> envs = gymnasium.make_vec("dreamenvs/STEPVQ-MinAtarBreakout-v7", num_envs=8)
+'dreamenvs/GRID-MinAtarBreakout-v7'
+>>> envs = gymnasium.make_vec("dreamenvs/GRID-MinAtarBreakout-v7", num_envs=8)
 >>> envs.reset(seed=0)[0].shape
 (8, 40, 40, 3)
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dreamenvs.agents.player import Player as Player
     from dreamenvs.agents.saving import load_agent as load_agent
     from dreamenvs.agents.saving import save_agent as save_agent
+    from dreamenvs.api import doctor as doctor
     from dreamenvs.api import evaluate as evaluate
     from dreamenvs.api import fit as fit
     from dreamenvs.api import register_family as register_family
@@ -64,6 +65,7 @@ __all__ = [
     "Family",
     "Player",
     "available",
+    "doctor",
     "evaluate",
     "fit",
     "load",
@@ -90,6 +92,7 @@ _HOMES = {
     "DreamVectorEnv": ("dreamenvs.envs.vector", "DreamVectorEnv"),
     "Family": ("dreamenvs.models.family", "Family"),
     "Player": ("dreamenvs.agents.player", "Player"),
+    "doctor": ("dreamenvs.api", "doctor"),
     "evaluate": ("dreamenvs.api", "evaluate"),
     "fit": ("dreamenvs.api", "fit"),
     "load": ("dreamenvs.checkpoints.shared_models", "load"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -16,7 +17,12 @@ from dreamenvs.files.atomic_directory import is_artifact
 from dreamenvs.ids import fitting_command, is_name
 
 NAMESPACE = "dreamenvs/"
+TIERS = ("broken", None, "demo", "good")
+"""What the doctor calls dreams, the worst first; None is one that it has not seen."""
 BUNDLED = Path(__file__).resolve().parent.parent / "dreams"
+
+
+_warned: set[Path] = set()
 
 
 class DreamNotFoundError(FileNotFoundError):
@@ -37,7 +43,7 @@ class AvailableDream(NamedTuple):
     world: str
     """The id of the real environment, or the name of the world where that is not known."""
     tier: str | None
-    """How faithful it was measured to be, if its card says so."""
+    """What the doctor called it, good, demo or broken, if its card says so."""
     real_steps: int | None
     """What it was fitted on."""
     size: int
@@ -65,7 +71,7 @@ def describe_dream(path: Path) -> AvailableDream:
     """What a checkpoint directory says of itself, read without torch; what it does not say is left open."""
     config, spec, card = (_read(path / f"{name}.json") for name in ("config", "spec", "card"))
     source, data = _part(spec, "source"), _part(card, "data")
-    tier, steps = card.get("tier"), data.get("real_steps")
+    tier, steps = _part(card, "doctor").get("tier"), data.get("real_steps")
     return AvailableDream(
         id=NAMESPACE + path.name,
         family=str(config.get("family", "unknown")),
@@ -136,19 +142,45 @@ def _named(name: str) -> Path | None:
 
 
 def _best(name: str) -> Path | None:
-    """The dream of a world with the highest measured fidelity; those that were never measured come last."""
+    """The dream of a world with the best tier, then with the best transfer, then with the highest measured fidelity."""
     world = name.removeprefix("DreamEnv").removesuffix("-v0")
     found = [path for shelf in shelves() if shelf.is_dir() for path in sorted(shelf.glob(f"*{world}-v*"))]
-    return max(filter(is_artifact, found), key=_fidelity, default=None)
+    return max(filter(is_artifact, found), key=_quality, default=None)
 
 
-def _fidelity(path: Path) -> float:
-    """Held-out PSNR of imagined frames: the one figure that is comparable between families."""
-    try:
-        value = json.loads((path / "card.json").read_text(encoding="utf-8"))["fidelity"]["psnr"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return float("-inf")
+def _quality(path: Path) -> tuple[int, float, float]:
+    """What dreams of one world are compared by; what was never measured comes last.
+
+    The tier, the real return of the policy that learned inside, and the PSNR of imagined frames. Nothing is known of a
+    dream without a tier, which is better than to know that it is broken.
+    """
+    card = _read(path / "card.json")
+    tier = _part(card, "doctor").get("tier")
+    returns = _part(_part(_part(_part(card, "transfer"), "trained"), "returns"), "real")
+    rank = TIERS.index(tier) if tier in TIERS else TIERS.index(None)
+    return rank, _number(returns.get("mean")), _number(_part(card, "fidelity").get("psnr"))
+
+
+def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else float("-inf")
+
+
+def warn_if_broken(id_or_path: str | os.PathLike[str], stacklevel: int = 2) -> None:
+    """Warn, once in a process, of a dream whose card calls it broken, and say why."""
+    path = locate(id_or_path).resolve()
+    doctor = _part(_read(path / "card.json"), "doctor")
+    if doctor.get("tier") != "broken" or path in _warned:
+        return
+    _warned.add(path)
+    findings = doctor.get("findings")
+    rows = [row for row in findings if isinstance(row, dict)] if isinstance(findings, list) else []
+    why = "; ".join(dict.fromkeys(str(row.get("fault")).replace("_", " ") for row in rows if row.get("broken") is True))
+    name = NAMESPACE + path.name if is_name(path.name) else str(path)
+    warnings.warn(
+        f"the dream {name} is broken ({why or 'its card does not say why'}): what a policy earns in it says little of "
+        f"what it earns for real; see `dreamenvs info {name}`",
+        stacklevel=stacklevel + 1,
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

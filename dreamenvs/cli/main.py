@@ -37,6 +37,7 @@ COMMANDS = {
     "online": Command("dreamenvs.cli.online", "train an agent and its world model together"),
     "rounds": Command("dreamenvs.cli.rounds", "collect, fit, learn in the dream, and collect again"),
     "evaluate": Command("dreamenvs.cli.evaluate", "measure a dream, and policies from it"),
+    "doctor": Command("dreamenvs.cli.doctor", "say whether a dream is worth training in, and if not, why"),
     "study": Command("dreamenvs.cli.study", "families × worlds × seeds, here or on Ray"),
     "rm": Command("dreamenvs.cli.rm", "remove a dream of your own"),
 }

@@ -14,7 +14,9 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dreamenvs.checkpoints.library import warn_if_broken
 from dreamenvs.checkpoints.shared_models import CheckpointLike, open_world
+from dreamenvs.checkpoints.world_model import Checkpoint
 from dreamenvs.dream import Dream, ObservationType, Rows
 from dreamenvs.envs.rendering import to_rgb
 from dreamenvs.models.actions import action_space, check_actions
@@ -91,6 +93,8 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         self.render_mode = render_mode
         self.obs_type = obs_type
         self.output = output
+        if not isinstance(checkpoint, Checkpoint):
+            warn_if_broken(checkpoint)
         world = open_world(checkpoint, device)
         horizon = min(horizon, max_episode_steps or horizon)
         self.world_name = world.name

@@ -7,14 +7,16 @@ real ones, so that every family is counted alike; what is like no real patch is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from einops import rearrange
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dreamenvs.agents.player import Player
 from dreamenvs.checkpoints.world_model import Checkpoint
 from dreamenvs.data.episode import Episode
 from dreamenvs.dream import Dream, observe_contexts
@@ -30,6 +32,8 @@ SIZES = (4, 8, 5, 2)
 CODES = 256
 FEW = 0.02
 """The most of a frame's places that may look like none of `CODES` patches."""
+FRAMES = 16
+"""The fewest frames that say anything of an imagined step."""
 
 
 class Changes(NamedTuple):
@@ -61,14 +65,33 @@ class Rates(NamedTuple):
     steps: int
 
 
+class AtStep(NamedTuple):
+    """What the frames look like that many imagined steps after a start context."""
+
+    step: int
+    frames: int
+    strange: float
+    """The share of places that look like no real patch."""
+    more: float
+    """The share of frames that show more than the usual number of something conserved."""
+    changed: float
+    """The share of places that look like another patch than one step before."""
+    reward: float
+    """The mean reward of the step that leads there."""
+
+
 class Conservation(NamedTuple):
-    """A dream under uniformly random actions, next to real frames."""
+    """A dream under uniformly random actions, or those of a player, next to real frames."""
 
     conserved: list[Conserved]
     strange: float
     """The share of places of imagined frames that look like no real patch."""
     strange_real: float
     """The same of held-out real frames: what the instrument itself does not know."""
+    changed_real: float
+    """The share of places that look like another patch in the next real frame."""
+    by_step: list[AtStep]
+    """From the start context, which is step 0, to the last step that at least `FRAMES` frames reached."""
     dream: Rates
     steps: int
     horizon: int
@@ -85,6 +108,7 @@ class Conservation(NamedTuple):
         return {
             "conserved": to_json(rows),
             "strange": {"dream": to_json(self.strange), "real": to_json(self.strange_real)},
+            "by_step": to_json([each for each in self.by_step if each.step % 10 == 0]),
             "random_play": {"reward": to_json(self.dream.reward), "ends": to_json(self.dream.ends)},
             "setting": {"steps": self.steps, "horizon": self.horizon, "patch_size": self.patch_size},
         }
@@ -116,6 +140,7 @@ def conservation(
     steps: int = 50_000,
     horizon: int = 120,
     seed: int = 0,
+    player: Player | None = None,
     progress: Progress | None = None,
 ) -> Conservation:
     """Count patches in real episodes and in a dream of at least `steps` steps under uniformly random actions.
@@ -127,13 +152,17 @@ def conservation(
         steps: Over all rows.
         horizon: Steps of a dream.
         seed: Of the dreams and of their actions.
+        player: Acts in place of random actions.
         progress: Called with the number of steps that are done, and of all there are.
     """
     counter = build_counter(checkpoint.model.spec.observation_shape, episodes)
-    real = [count_patches(counter, _frames(episode.observations)) for episode in episodes]
+    seen = [_look(counter, _frames(episode.observations)) for episode in episodes]
+    real = [look.counts for look in seen]
     usual = find_conserved(real)
-    strange_real = counter.share_of_strange(_frames(episodes[-1].observations))
-    recorded = _dream(checkpoint, counter, rows, steps, horizon, seed, progress)
+    dream: Dream[Any] = Dream(
+        checkpoint.model, observe_contexts(checkpoint.model, checkpoint.contexts), num_rows=rows, horizon=horizon
+    )
+    recorded = _record(dream, counter, -(-steps // rows), seed, player, progress)
     conserved = []
     for patch, (number, share) in usual.items():
         found = [counts[:, patch] for counts in real]
@@ -143,9 +172,11 @@ def conservation(
         )
     return Conservation(
         conserved,
-        recorded.strange,
-        strange_real,
-        recorded.rates,
+        float(recorded.strange.mean()),
+        float(seen[-1].strange.mean()),
+        float(np.concatenate([(look.tokens[1:] != look.tokens[:-1]).mean(1) for look in seen]).mean()),
+        recorded.by_step(usual),
+        recorded.rates(seed),
         rows * -(-steps // rows),
         horizon,
         counter.config.size,
@@ -175,10 +206,26 @@ def build_counter(shape: tuple[int, int, int], episodes: Sequence[Episode]) -> P
 
 def count_patches(counter: PatchTokenizer, frames: Tensor) -> NDArray[np.int64]:
     """(N, V): how many of each patch are in frames (N, C, H, W)."""
-    tokens = counter.encode(frames)
+    return _look(counter, frames).counts
+
+
+class _Look(NamedTuple):
+    """Frames as the instrument sees them."""
+
+    tokens: NDArray[np.int64]  # (N, K)
+    counts: NDArray[np.int64]  # (N, V)
+    strange: NDArray[np.float64]  # (N,), the share of places that look like no kept patch
+
+
+def _look(counter: PatchTokenizer, frames: Tensor) -> _Look:
+    size = counter.config.size
+    cut = rearrange(frames, "n c (h i) (w j) -> (n h w) (c i j)", i=size, j=size)
+    found = counter.nearest(cut)
+    tokens = found.tokens.view(len(frames), -1)
     counts = torch.zeros(len(tokens), counter.vocabulary, dtype=torch.int64)
     counts.scatter_add_(1, tokens, torch.ones_like(tokens))
-    return counts.numpy()
+    strange = (found.distances > counter.config.threshold).view_as(tokens).double().mean(1)
+    return _Look(tokens.numpy(), counts.numpy(), strange.numpy())
 
 
 def find_conserved(counts: Sequence[NDArray[np.int64]]) -> dict[int, tuple[int, float]]:
@@ -200,11 +247,40 @@ def find_conserved(counts: Sequence[NDArray[np.int64]]) -> dict[int, tuple[int, 
 class _Recorded(NamedTuple):
     """What a dream showed, steps first."""
 
+    tokens: NDArray[np.int64]  # (T + 1, B, K)
     counts: NDArray[np.int64]  # (T + 1, B, V)
-    ended: NDArray[np.bool_]  # (T, B), where the frame after the step belongs to no going episode
+    strange: NDArray[np.float64]  # (T + 1, B)
+    ages: NDArray[np.int64]  # (T + 1, B)
+    rewards: NDArray[np.float32]  # (T, B)
+    ended: NDArray[np.bool_]  # (T, B), whether the step terminated the episode
     fresh: NDArray[np.bool_]  # (T, B), where the frame after the step begins a new dream
-    strange: float
-    rates: Rates
+
+    def rates(self, seed: int) -> Rates:
+        """What the dream pays, and how often it ends."""
+        rng = np.random.default_rng(seed)
+        by_row = [100 * part.astype(np.float64).mean(0) for part in (self.rewards, self.ended)]
+        reward, ends = (estimate_mean(part, rng) for part in by_row)
+        return Rates(reward, ends, self.rewards.size)
+
+    def by_step(self, usual: dict[int, tuple[int, float]]) -> list[AtStep]:
+        """The frames of each age, as far as there are enough of them."""
+        more = np.zeros(self.ages.shape, bool)
+        for patch, (number, _) in usual.items():
+            more |= self.counts[..., patch] > number
+        going = ~self.fresh
+        changed = (self.tokens[1:] != self.tokens[:-1]).mean(-1)
+        after = self.ages[1:][going]
+        frames = np.bincount(self.ages.ravel())
+        moved = np.maximum(np.bincount(after, minlength=len(frames)), 1)
+        columns = (
+            np.bincount(self.ages.ravel(), self.strange.ravel()) / frames.clip(1),
+            np.bincount(self.ages.ravel(), more.ravel()) / frames.clip(1),
+            np.bincount(after, changed[going], len(frames)) / moved,
+            np.bincount(after, self.rewards[going], len(frames)) / moved,
+        )
+        few = np.flatnonzero(frames < FRAMES)
+        count = int(few[0]) if len(few) else len(frames)
+        return [AtStep(age, int(frames[age]), *(float(column[age]) for column in columns)) for age in range(count)]
 
     def changes(self, patch: int, usual: int) -> Changes:
         before, after = self.counts[:-1, :, patch], self.counts[1:, :, patch]
@@ -231,45 +307,55 @@ def _changes(from_usual: NDArray[np.bool_], after: NDArray[np.int64], usual: int
     )
 
 
-def _dream(
-    checkpoint: Checkpoint,
+def _record(
+    dream: Dream[Any],
     counter: PatchTokenizer,
-    rows: int,
-    steps: int,
-    horizon: int,
+    length: int,
     seed: int,
+    player: Player | None,
     progress: Progress | None,
 ) -> _Recorded:
-    model = checkpoint.model
-    dream: Dream[Any] = Dream(model, observe_contexts(model, checkpoint.contexts), num_rows=rows, horizon=horizon)
+    rows = dream.num_rows
     dream.reset([seed + row for row in range(rows)])
-    generator = torch.Generator(dream.device).manual_seed(seed)
-    length = -(-steps // rows)
-    counts, strange, rewards, ends, over = [], 0.0, [], [], []
+    choose = _uniform(dream, seed) if player is None else _played(dream, player)
+    starts = torch.ones(rows, dtype=torch.bool, device=dream.device)
+    looks, ages, moves = [], [], []
 
     def look() -> None:
-        nonlocal strange
-        frames = dream.observation("rgb").permute(0, 3, 1, 2).cpu()
-        strange += counter.share_of_strange(frames)
-        counts.append(count_patches(counter, frames))
+        looks.append(_look(counter, dream.observation("rgb").permute(0, 3, 1, 2).cpu()))
+        ages.append(dream.rows.ages[:rows].cpu().numpy().copy())
 
     look()
     for step in range(length):
-        moved = dream.step(sample_actions(model.spec.actions, rows, generator))
-        finished = moved.terminated | moved.truncated
-        if finished.any():
-            dream.reset_rows(finished.nonzero()[:, 0])
+        moved = dream.step(choose(starts))
+        starts = moved.terminated | moved.truncated
+        if starts.any():
+            dream.reset_rows(starts.nonzero()[:, 0])
         look()
-        rewards.append(moved.rewards.cpu().numpy())
-        ends.append(moved.terminated.cpu().numpy())
-        over.append(finished.cpu().numpy())
+        moves.append((moved.rewards.cpu().numpy(), moved.terminated.cpu().numpy(), starts.cpu().numpy()))
         if progress is not None:
             progress((step + 1) * rows, length * rows)
-    rng = np.random.default_rng(seed)
-    by_row = [100 * np.stack(part).astype(np.float64).mean(0) for part in (rewards, ends)]
-    reward, ends_rate = (estimate_mean(part, rng) for part in by_row)
-    rates = Rates(reward, ends_rate, length * rows)
-    return _Recorded(np.stack(counts), np.stack(ends), np.stack(over), strange / (length + 1), rates)
+    tokens, counts, strange = (np.stack(part) for part in zip(*looks, strict=True))
+    rewards, ended, fresh = (np.stack(part) for part in zip(*moves, strict=True))
+    return _Recorded(tokens, counts, strange, np.stack(ages), rewards, ended, fresh)
+
+
+def _uniform(dream: Dream[Any], seed: int) -> Callable[[Tensor], Tensor]:
+    generator = torch.Generator(dream.device).manual_seed(seed)
+    return lambda starts: sample_actions(dream.model.spec.actions, dream.num_rows, generator)
+
+
+def _played(dream: Dream[Any], player: Player) -> Callable[[Tensor], Tensor]:
+    """The actions of a player, who begins anew in rows (B,) that start."""
+    memory: Any = None
+
+    def choose(starts: Tensor) -> Tensor:
+        nonlocal memory
+        views = dream.observation(player.obs_type).cpu().numpy()
+        actions, memory = player.predict(views, memory, starts.cpu().numpy())
+        return torch.as_tensor(actions, device=dream.device)
+
+    return choose
 
 
 def _frames(observations: NDArray[np.uint8]) -> Tensor:

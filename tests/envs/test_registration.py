@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import pytest
 
 import dreamenvs
 from dreamenvs.checkpoints import library
+from dreamenvs.checkpoints.world_model import LIMITS
+from dreamenvs.files.atomic_directory import dump_json, parse_json, read_artifact, write_artifact
 from dreamenvs.ids import ATARI, DMC, FAMILIES, WORLDS, fitting_command
 
 
@@ -128,3 +133,60 @@ def test_dream_env_considers_every_version(shelves: dict[str, Path]) -> None:
     put(shelves["bundled"], "STEPVQ-Pong-v0", psnr=20.0)
     best = put(shelves["user"], "STEPVQ-Pong-v1", psnr=25.0)
     assert library.locate("DreamEnv-Pong-v0") == best
+
+
+def put_card(shelf: Path, name: str, **card: object) -> Path:
+    path = put(shelf, name)
+    (path / "card.json").write_text(json.dumps(card))
+    return path
+
+
+def test_dream_env_takes_the_best_tier_then_transfer_then_fidelity(shelves: dict[str, Path]) -> None:
+    def returns(mean: float) -> dict[str, object]:
+        return {"trained": {"returns": {"real": {"mean": mean}}}}
+
+    # In this order each beats all before it.
+    dreams: list[tuple[str, dict[str, object]]] = [
+        ("STEPVQ", {"doctor": {"tier": "broken"}, "transfer": returns(50.0), "fidelity": {"psnr": 60.0}}),
+        ("CB", {}),
+        ("IRIS", {"fidelity": {"psnr": 30.0}}),
+        ("REM", {"transfer": returns(-2.0), "fidelity": {"psnr": 20.0}}),
+        ("CBT", {"transfer": returns(1.5), "doctor": {"tier": "nonsense"}}),
+        ("STORM", {"doctor": {"tier": "demo"}}),
+        ("GITSTORM", {"doctor": {"tier": "good"}}),
+        ("DeltaIRIS", {"doctor": {"tier": "good"}, "fidelity": {"psnr": 10.0}}),
+    ]
+    for family, card in dreams:
+        path = put_card(shelves["user"], f"{family}-Pong-v0", **card)
+        assert library.locate("DreamEnv-Pong-v0") == path
+
+
+def test_the_tier_is_listed(shelves: dict[str, Path]) -> None:
+    put_card(shelves["user"], "CB-Pong-v0", doctor={"tier": "demo"})
+    put_card(shelves["user"], "REM-Pong-v0", fidelity={"psnr": 1.0})
+    assert [dream.tier for dream in library.available()] == ["demo", None]
+
+
+@pytest.mark.parametrize("make", [gym.make, lambda name: gym.make_vec(name, num_envs=2)])
+def test_opening_a_broken_dream_warns_once(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "STEPVQ-MinAtarBreakout-v8"
+    shutil.copytree(dreamenvs.locate("dreamenvs/STEPVQ-MinAtarBreakout-v0"), path)
+    findings = [{"fault": "rewards_leaking", "broken": True}, {"fault": "strange_frames", "broken": False}]
+    write_doctor(path, {"tier": "broken", "findings": findings})
+    name = dreamenvs.register(path, id="test/Broken-v0")
+    with pytest.warns(UserWarning, match=r"dreamenvs/STEPVQ-MinAtarBreakout-v8 is broken \(rewards leaking\)"):
+        make(name).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        make(name).close()
+        write_doctor(path, {"tier": "demo"})
+        monkeypatch.setattr(library, "_warned", set())
+        make(name).close()
+    gym.registry.pop(name)
+
+
+def write_doctor(path: Path, doctor: dict[str, object]) -> None:
+    files = read_artifact(path, LIMITS)
+    write_artifact(
+        path, files | {"card.json": dump_json(parse_json(files["card.json"], "card.json") | {"doctor": doctor})}
+    )
