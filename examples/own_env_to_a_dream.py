@@ -48,7 +48,7 @@ parser.add_argument("--share", type=float, default=0.3, help="of the preset's up
 parser.add_argument("--imagined", type=int, default=100_000, help="steps of the dream that PPO learns from")
 args = parser.parse_args()
 
-dream = dreamenvs.fit(Catch, steps=args.steps, update_share=args.share, out="dreams/STEPVQ-Catch-v0")
+dream = dreamenvs.fit(Catch, steps=args.steps, update_share=args.share, out="dreams/GRID-Catch-v0")
 envs = dreamenvs.DreamVecEnv(dream, num_envs=16, obs_type="latent", horizon=70)
 policy = PPO("MlpPolicy", envs, n_steps=128, batch_size=512, ent_coef=0.01, device="cpu").learn(args.imagined)
 for name in ("random", "PPO from the dream"):

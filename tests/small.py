@@ -156,6 +156,7 @@ def liven_outcomes(outcomes: Any) -> None:
         outcomes.grow(torch.tensor([-1.0, 0.0, 1.0, 2.0]))
         torch.nn.init.normal_(outcomes.reward.weight)
         torch.nn.init.constant_(outcomes.end.bias, -4.0)
+        torch.nn.init.ones_(outcomes.trust)
         return
     for head in (outcomes.reward, outcomes.termination):
         torch.nn.init.normal_(head.output.weight, std=0.3)

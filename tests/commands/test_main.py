@@ -191,9 +191,9 @@ def test_a_game_of_ones_own_from_nothing_to_a_removed_dream(tmp_path: Path) -> N
         assert result.returncode == 0, result.stderr
         return result.stdout
 
-    little = ["--collect-steps", "120", "--tokenizer-updates", "2", "--dynamics-updates", "1", "--contexts", "2"]
-    assert "'dreamenvs/STEPVQ-Game-v0'" in run("fit", "--env", "mygame:my/Game-v0", *little)
-    assert "dreamenvs/STEPVQ-Game-v0" in run("list")
-    assert dreamenvs.load(tmp_path / "share/dreamenvs/STEPVQ-Game-v0").model.spec.observation_shape == (3, 16, 16)
-    run("rm", "dreamenvs/STEPVQ-Game-v0", "--yes")
-    assert "STEPVQ-Game-v0" not in run("list")
+    little = ["--collect-steps", "120", "--dynamics-updates", "1", "--contexts", "2"]
+    assert "'dreamenvs/GRID-Game-v0'" in run("fit", "--env", "mygame:my/Game-v0", *little)
+    assert "dreamenvs/GRID-Game-v0" in run("list")
+    assert dreamenvs.load(tmp_path / "share/dreamenvs/GRID-Game-v0").model.spec.observation_shape == (3, 16, 16)
+    run("rm", "dreamenvs/GRID-Game-v0", "--yes")
+    assert "GRID-Game-v0" not in run("list")

@@ -42,7 +42,7 @@ def slowly(self, metrics):
 
 script.FitMonitor.record = slowly
 script.main(script.Args(
-    data=Path("data"), tokenizer_updates={UPDATES}, dynamics_updates=3, contexts=4, out=Path("dream"),
+    family="stepvq", data=Path("data"), tokenizer_updates={UPDATES}, dynamics_updates=3, contexts=4, out=Path("dream"),
     name=sys.argv[1], save_minutes=float(sys.argv[2]), rank_timeout=float(sys.argv[3]),
 ))
 """
